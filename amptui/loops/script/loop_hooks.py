@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch._C import _current_graph_task_id
 from torch.amp.grad_scaler import GradScaler
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
@@ -244,7 +244,7 @@ class LoopHooks:
     def _around_backward(self, patch: Patch, run: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             try:
-                if is_compiling() or patch.is_removed or self._suspended:
+                if is_dynamo_compiling() or patch.is_removed or self._suspended:
                     return run(*args, **kwargs)
                 begun: BackwardPass | None = None
                 try:
@@ -284,7 +284,7 @@ class LoopHooks:
                 leave_traceback(error)
                 raise
             try:
-                is_told = not (patch.is_removed or self._suspended or is_compiling())
+                is_told = not (patch.is_removed or self._suspended or is_dynamo_compiling())
                 if not is_told or (get_ident() != self._owner and self._is_elsewhere(trains=False)):
                     return result
                 with self._lock:
@@ -313,7 +313,7 @@ class LoopHooks:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """``optimizer.step`` begins, with these arguments: the first is the optimizer."""
         # A fused optimizer is called even where its scaler skips the step.
-        if self._suspended or "step" in self._in_call or is_compiling():
+        if self._suspended or "step" in self._in_call or is_dynamo_compiling():
             return
         try:
             if get_ident() != self._usual_thread and not self._may_tell():
@@ -337,7 +337,7 @@ class LoopHooks:
 
     def _after_step(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
         """``optimizer.step`` has ended."""
-        if self._suspended or "step" in self._in_call or is_compiling():
+        if self._suspended or "step" in self._in_call or is_dynamo_compiling():
             return
         try:
             if get_ident() != self._usual_thread and not self._may_tell():
@@ -368,7 +368,7 @@ class LoopHooks:
                 try:
                     # Each method asks for the attribute, which is is_enabled() without a call.
                     is_passed_on = method and (not args[0]._enabled or method in self._in_call)
-                    if is_passed_on or patch.is_removed or is_compiling():
+                    if is_passed_on or patch.is_removed or is_dynamo_compiling():
                         return run(*args, **kwargs)
                     if method and type(args[0]) not in self._patched_scalers:
                         self._patch_kind_of(args[0])

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, is_grad_enabled, nn
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from amptui.device.readback import Readback
 from amptui.loops.script.guard import not_compiled
@@ -77,8 +77,6 @@ class FreshSamples:
         self.is_told = self.counts_inputs = False
         """Whether the loop says what it has loaded; whether inputs are counted as the model is called."""
         self._data_parallel = self._usual_size = 0
-        self._is_odd = False
-        """Whether the newest call was larger than the first, or nothing tells its size."""
         self._newest: Sequence[tuple[int | str, weakref.ref[Tensor]]] = ()
         """The tensors of the model's newest call. While a tensor lives, it has one weak reference."""
         self._version = 0
@@ -127,26 +125,23 @@ class FreshSamples:
             remove()
 
     def _see(self, _model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not is_grad_enabled() or is_compiling() or get_ident() != self._thread:
+        if not is_grad_enabled() or is_dynamo_compiling() or get_ident() != self._thread:
             return
-        was_odd, before, version, begins_step = self._is_odd, self._newest, self._version, self.begins_step
-        self.calls += 1
-        self.begins_step = self._is_odd = False
+        before, version, begins_step = self._newest, self._version, self.begins_step
+        self.calls, self.begins_step = self.calls + 1, False
         if len(args) == 1 and not kwargs and type(only := args[0]) is Tensor and only.dim() > 1:
             self._newest, self._version = ((0, weakref.ref(only)),), only._version  # the usual case
-            size = len(only)
+            size = only.shape[0]
         else:
             size = self._size_of(args, kwargs)
         if self.calls > 1:
             self.samples = None  # a pass of several calls
-        elif was_odd:
-            self.close()  # a pass was made of the call before
+        elif not size or size > (self._usual_size or size):  # a last batch may be smaller
+            self.close()
         else:
             self._usual_size = self._usual_size or size
-            self._is_odd = not size or size > self._usual_size  # a last batch may be smaller
-            self.samples = None if self._is_odd else size * self._data_parallel or None
-            is_same = before and self._newest and before[0][1] is self._newest[0][1]
-            if is_same and version == self._version and not begins_step:
+            self.samples = size * self._data_parallel or None
+            if not begins_step and before and version == self._version and before[0][1] is self._newest[0][1]:
                 self.samples = 0
 
     def _size_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -8,7 +8,7 @@ import math
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ from amptui.loops.script.model_inputs import FreshSamples, NonFiniteOrigin
 from amptui.loops.script.pass_account import LoopStep, PassAccount
 from amptui.loops.script.script_model import LooseParameters, kind_of
 from amptui.monitor.monitor import Monitor
-from amptui.probes.flop_counter import StepInputs
 from amptui.recipe.float8 import has_float8_layers
 from amptui.recipe.lr_schedule import LearningRateReader, LearningRates
 from amptui.recipe.precision import ScalerTensors, current_scale, found_inf, growth_tracker
@@ -53,14 +52,8 @@ class ObservedOptimizer(PassAccount, Monitor):
 
     _in_attempt = False
     """Whether the step is made of functions, which may run again."""
-    _in_probes = False
-    """Whether probes are around the passes that run; after passes that failed, too."""
-    _traced_step = 0
-    """The newest step that was traced."""
     _usual_passes = 0
     """Backward passes of the step before."""
-    _switched_within = False
-    """Whether the step that is being made has passes from before the newest switch."""
 
     def __init__(
         self,
@@ -95,7 +88,6 @@ class ObservedOptimizer(PassAccount, Monitor):
         self._last_dropped_step = -1
         self._dropping_since = 0
         """The first of the newest steps in a row after each of which gradients were dropped."""
-        self._observation = ExitStack()
         self._optimizers = 0
         self.keeper: NamedOptimizer | None = None
         """What keeps model and optimizer alive, if anything of ours does."""
@@ -159,58 +151,40 @@ class ObservedOptimizer(PassAccount, Monitor):
             self.send(step)
 
     def forward_begins(self) -> None:
-        """See :meth:`PassAccount.forward_begins`; traces the pass where that is due."""
-        if (self.pending is None and self.step >= self.probes.until) or not torch.is_grad_enabled():
-            return
-        if self.pending is not None:
+        """See :meth:`PassAccount.forward_begins`."""
+        if self.pending is not None and torch.is_grad_enabled():
             self.work_begins()
-        # The script may copy or save its model between two steps: there are no hooks in it then.
-        is_observed = self.takes_requests and self.step < self.probes.until and not self._in_attempt
-        if is_observed and self._traced_step != self.step + 1 and self.probes.trace.is_due():
-            self._enter_probes(None)
 
     def after_pass(self, backward: BackwardPass) -> None:
         """See :meth:`PassAccount.after_pass`; measures the gradients where that is due."""
-        loop_step = self._loop_step
+        loop_step, fresh = self._loop_step, self._fresh_samples
         if loop_step.awaits_update:
             return
-        fresh, total = self._fresh_samples, loop_step.trained_samples
         samples, fresh.samples, fresh.calls = fresh.samples, fresh.rest, 0
         if self.first_closure is None:
+            total = loop_step.trained_samples
             loop_step.trained_samples = None if samples is None or total is None else total + samples
         # Of several batches' gradients only the last look is at their sum. An attempt knows which one it is.
-        is_scaled = loop_step.is_scaled = backward.scaler is not None
-        step, probes = self.step, self.probes
+        step, probes, is_scaled = self.step, self.probes, backward.scaler is not None
         is_due = step < probes.until or (is_scaled and probes.norms.are_due(step, is_scaled=True))
         if is_due and not self._in_attempt:
-            # Those of accumulated batches are complete after as many backward passes as in the last step.
-            self._measure_gradients(are_complete=len(self.passes) == self._usual_passes)
+            self._measure_gradients(is_scaled)
+            if len(self.passes) == self._usual_passes:  # those of accumulated batches are complete
+                self._measure_window()
+
+    def _measure_window(self) -> None:
+        """Measure the float16 window of the step's gradients, where that is due."""
 
     @harmless
-    def _measure_gradients(self, *, are_complete: bool) -> None:
-        """Measure the gradients as the passes so far have left them; the float16 window of complete ones."""
-        loop_step, norms, is_scaled = self._loop_step, self.probes.norms, self._loop_step.is_scaled
+    def _measure_gradients(self, is_scaled: bool) -> None:
+        """Measure the gradients as the passes so far have left them."""
+        loop_step, norms = self._loop_step, self.probes.norms
         if self.step < norms.until or (is_scaled and norms.are_due(self.step, is_scaled=True)):
             optimizer, model = self._optimizer(), self._model()
             groups = 0 if optimizer is None else len(optimizer.param_groups)
             if optimizer is not None and model is not None and groups != self._measured_groups:
                 self._follow_norms(model, optimizer)
             loop_step.gradients, loop_step.gradients_scaled = norms.measure(), is_scaled
-        if self.takes_requests and are_complete and self.step < self.probes.until:
-            scale = self.loss_scale()
-            self.probes.after_backward(self.step + 1, self.switch.precision, assumed_scale=scale)
-
-    @harmless
-    def _enter_probes(self, inputs: StepInputs | None) -> None:
-        """Trace the passes that follow, and count their operations, where that is due."""
-        self._traced_step, self._in_probes = self.step + 1, True
-        context = self.probes.around_step(self.step + 1, self.switch.precision, inputs)
-        self._observation.enter_context(context)
-
-    @harmless
-    def _leave_probes(self) -> None:
-        self._in_probes = False
-        self._observation.close()
 
     def take_dropped(self, passes: BackwardPass) -> None:
         """See :meth:`PassAccount.take_dropped`; tells a bad batch, which the loop leaves out.
@@ -251,14 +225,14 @@ class ObservedOptimizer(PassAccount, Monitor):
 
     def after_step(self) -> None:
         """See :meth:`PassAccount.after_step`; a step is complete, unless a scaler's update follows it."""
-        loop_step = self._loop_step
-        loop_step.passes = self.end_passes()
+        loop_step, passes = self._loop_step, self.end_passes()
         if self.step < self.probes.until:
             self.probes.updates.measure(self.step + 1, None)
         if loop_step.found_inf is None:
-            self._finish_step()
+            self._finish_step(passes)
         else:  # whatever unscaling found
             loop_step.found_inf, loop_step.awaits_update = torch.zeros_like(loop_step.found_inf), True
+            loop_step.passes = passes
 
     def other_stepped(self) -> None:
         """Another optimizer of the run has made a step."""
@@ -273,9 +247,7 @@ class ObservedOptimizer(PassAccount, Monitor):
         self._name_overflow(overflow)
 
     def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """The scaler has looked for overflows; its update follows. A trace shows the scale before it."""
-        if self._in_probes:
-            self._leave_probes()
+        """The scaler has looked for overflows; its update follows."""
         loop_step = self._loop_step
         loop_step.scaler, loop_step.passes = scaler, self.end_passes(is_scaled=True)
         loop_step.awaits_update = True
@@ -318,7 +290,9 @@ class ObservedOptimizer(PassAccount, Monitor):
         loop_step.awaits_update, scale = False, current_scale(scaler)
         loop_step.scale = ScalerTensors(scale_before, overflow, scale, growth_tracker(scaler))
         loop_step.scaler = loop_step.found_inf = loop_step.scale_before = None
-        self._finish_step()
+        passes = loop_step.passes
+        del loop_step.passes  # which hold the scaler; sent, a step holds nothing of the loop
+        self._finish_step(passes)
 
     def take_batch(self, load_start: float, seconds: float, samples: int) -> None:
         """A batch for the next step took ``seconds`` to load, from ``load_start``, by ``perf_counter``."""
@@ -373,7 +347,6 @@ class ObservedOptimizer(PassAccount, Monitor):
 
     def close(self, *, waits: bool) -> None:
         """Deliver what is left, or without ``waits`` what the device has finished."""
-        self._observation.close()
         self._fresh_samples.close()
         self.probes.updates.forget()
         if self.active:
@@ -393,8 +366,6 @@ class ObservedOptimizer(PassAccount, Monitor):
         self.active = False
         self.probes.updates.forget()
         with suppress(Exception):
-            self._observation.close()
-        with suppress(Exception):
             self.drain()
 
     def give_up(self, error: Exception) -> None:
@@ -411,51 +382,40 @@ class ObservedOptimizer(PassAccount, Monitor):
         if not self._reads_later and self._loop_step.gradients is None and overflow.item():
             self._loop_step.gradients, self._loop_step.gradients_scaled = self.probes.norms.measure(), False
 
-    def _finish_step(self) -> None:
+    def _finish_step(self, passes: BackwardPass) -> None:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
-        loop_step, passes = self._loop_step, self._loop_step.passes
-        self._usual_passes = passes.count
-        self.step += 1
+        loop_step, self._usual_passes = self._loop_step, (count := passes.count)
+        step = self.step = self.step + 1
         self._fresh_samples.begins_step = True
         if self._layer_changes != self._loop.layer_changes:
             self._look_at_layers()
-        if self.takes_requests:
-            is_settled = self.switch.settled if self._in_attempt else not self.switch.begin_step()
-            loop_step.warming_up = not is_settled
-        elif self._warms_up:
-            loop_step.warming_up = self._warms_up = self._warm_up.begin_step()
-        if self.takes_requests and self.step <= self.probes.until:  # nothing changes without a look
-            self._end_probed_step()
+        if self._warms_up:
+            self._begin_steady(loop_step)
         is_plain = passes.precision in self._expected and not (passes.may_be_lower or self._has_float8)
         is_known = is_plain and not self.weights_word
-        loop_step.precision = passes.precision if is_known else self._precision()
-        self._switched_within, is_first = False, not self._loop.has_begun
+        loop_step.precision = passes.precision if is_known else self._precision(passes)
+        is_first = not self._loop.has_begun
         if self._is_new:
             self._finish_first_step()
         if not loop_step.logs_loss:
             loop_step.loss, loop_step.form = passes.loss, passes.form
-        loop_step.micro_batches = passes.count or 1
+        loop_step.micro_batches = count or 1
         if passes.is_edited or (loop_step.gradients_scaled and loop_step.scale is None):
             loop_step.gradients = None  # measured before the loop divided, or added to, the gradients itself
-        samples = loop_step.trained_samples or 0 if passes.count else loop_step.samples
+        samples = loop_step.trained_samples or 0 if count else loop_step.samples
         loop_step.samples = self._samples or samples
-        del loop_step.passes  # which hold the scaler; sent, a step holds nothing of the loop
-        self._loop_step, self._ended = LoopStep(), time.perf_counter()
+        self._loop_step = LoopStep()
+        now = self._ended = time.perf_counter()
         if self._logs or (is_first and not self.name):
             self.pending = loop_step
         else:
             self.send(loop_step)
-        is_asked = self.takes_requests and self.control.attention
-        if is_asked or self.step >= self._look_step or self._ended >= self._look_due:
+        if step >= self._look_step or now >= self._look_due:
             self._look()
 
-    def _end_probed_step(self) -> None:
-        """A step in which something may have been measured is made: it has succeeded in its precision."""
-        if self._in_probes:
-            self._leave_probes()
-        if self.switch.on_trial:
-            self.switch.confirm()
-        self.break_down_memory(self.switch.precision.name)
+    def _begin_steady(self, loop_step: LoopStep) -> None:
+        """See whether the step is one of the warm-up."""
+        loop_step.warming_up = self._warms_up = self._warm_up.begin_step()
 
     def _finish_first_step(self) -> None:
         """The first step of the optimizer ends: begin the run, if it is the first of all."""
@@ -471,8 +431,7 @@ class ObservedOptimizer(PassAccount, Monitor):
             # It was begun before it was seen, and so were its batches.
             loop_step.add_samples(self._fresh_samples.take())
 
-    def _precision(self) -> str:
-        passes = self._loop_step.passes
+    def _precision(self, passes: BackwardPass) -> str:
         precision = self.weights_word or passes.precision or "unknown"
         if passes.may_be_lower and precision == "fp32" and self._has_frozen_parts:
             precision = "unknown"  # what needs no gradients leaves no graph

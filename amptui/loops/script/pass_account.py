@@ -191,8 +191,8 @@ class PassAccount:
         optimizer = self._optimizer()
         if optimizer is not None and len(optimizer.param_groups) != self._groups:
             self.refresh()
-        self._seen = self._looked_at
-        gradients = self._gradients = list(map(_gradient_of, self._seen))
+        self._seen = seen = self._looked_at
+        gradients = self._gradients = [*map(_gradient_of, seen)]
         for gradient in gradients:
             if gradient is not None:  # they are added to
                 self._versions = [-1 if gradient is None else gradient._version for gradient in gradients]
@@ -355,8 +355,6 @@ class LoopStep(Step):
 
     passes: BackwardPass = all_of(())
     """Its backward passes, once it is made."""
-    is_scaled = False
-    """Whether the newest of them was multiplied by a loss scale."""
     logs_loss = False
     """Whether ``loss`` is what the loop logged."""
     batches = 0

@@ -6,22 +6,25 @@ compares, traces and saves, in the thread that trains.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
 
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.device.failure import explain, is_device_lost
-from amptui.loops.script.backward_pass import WEIGHTS_WORDS
+from amptui.loops.script.backward_pass import WEIGHTS_WORDS, BackwardPass
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.observed_optimizer import ObservedOptimizer
+from amptui.loops.script.pass_account import LoopStep
 from amptui.loops.script.script import NO_SAVE, WatchedScript
 from amptui.probes.flop_counter import StepInputs, is_anything_compiled, shapes_in
 from amptui.probes.snapshot import Snapshot
@@ -51,6 +54,12 @@ class SwitchedOptimizer(ObservedOptimizer):
     """Watches one optimizer's steps, and switches their precision as ``control`` is asked."""
 
     _loop: ObservedLoop
+    _in_probes = False
+    """Whether probes are around the passes that run; after passes that failed, too."""
+    _traced_step = 0
+    """The newest step that was traced."""
+    _switched_within = False
+    """Whether the step that is being made has passes from before the newest switch."""
 
     def __init__(
         self,
@@ -69,6 +78,7 @@ class SwitchedOptimizer(ObservedOptimizer):
             data_parallel=data_parallel,
         )
         self._script = script
+        self._observation = ExitStack()
         self.keeper = script.first
         self.take_requests(script.trained, control)
         self.switch.can_retry = False
@@ -198,7 +208,8 @@ class SwitchedOptimizer(ObservedOptimizer):
             raise
         self._leave_probes()
         if self.passes:
-            self._measure_gradients(are_complete=True)
+            self._measure_gradients(self.passes[-1].scaler is not None)
+            self._measure_window()
 
     @harmless
     def _forget_step_again(self) -> None:
@@ -207,6 +218,57 @@ class SwitchedOptimizer(ObservedOptimizer):
         self._loop_step = self._loop_step.again()
         if self._fresh_samples.counts_inputs:
             self._fresh_samples.take()
+
+    # ------------------------------------------------------------------- what the hooks call
+
+    def forward_begins(self) -> None:
+        """See :meth:`PassAccount.forward_begins`; traces the pass where that is due."""
+        super().forward_begins()
+        # The script may copy or save its model between two steps: there are no hooks in it then.
+        may_trace = self.step < self.probes.until and not self._in_attempt and is_grad_enabled()
+        if may_trace and self._traced_step != self.step + 1 and self.probes.trace.is_due():
+            self._enter_probes(None)
+
+    @harmless
+    def _enter_probes(self, inputs: StepInputs | None) -> None:
+        """Trace the passes that follow, and count their operations, where that is due."""
+        self._traced_step, self._in_probes = self.step + 1, True
+        context = self.probes.around_step(self.step + 1, self.switch.precision, inputs)
+        self._observation.enter_context(context)
+
+    @harmless
+    def _leave_probes(self) -> None:
+        self._in_probes = False
+        self._observation.close()
+
+    @harmless
+    def _measure_window(self) -> None:
+        if self.step < self.probes.until:
+            scale = self.loss_scale()
+            self.probes.after_backward(self.step + 1, self.switch.precision, assumed_scale=scale)
+
+    def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        """See :meth:`ObservedOptimizer.after_scaled_step`. A trace shows the scale before the update."""
+        if self._in_probes:
+            self._leave_probes()
+        super().after_scaled_step(scaler, optimizer)
+
+    def _begin_steady(self, loop_step: LoopStep) -> None:
+        """See whether the precision is warming up; what was measured in the step has succeeded in it."""
+        loop_step.warming_up = not self.switch.settled if self._in_attempt else self.switch.begin_step()
+        if self.step > self.probes.until:  # nothing changes without a look
+            return
+        if self._in_probes:
+            self._leave_probes()
+        if self.switch.on_trial:
+            self.switch.confirm()
+        self.break_down_memory(self.switch.precision.name)
+
+    def _finish_step(self, passes: BackwardPass) -> None:
+        super()._finish_step(passes)
+        self._switched_within = False
+        if self.control.attention:
+            self._look()
 
     # ------------------------------------------------------------------------ after a step
 
@@ -218,10 +280,10 @@ class SwitchedOptimizer(ObservedOptimizer):
             self._ended_step = self.step
             self._look_if_due()
 
-    def _precision(self) -> str:
+    def _precision(self, passes: BackwardPass) -> str:
         """What the step was computed in: the chosen precision, unless the loop did something else."""
-        precision, computed_precision = self.switch.precision.name, super()._precision()
-        is_amp = self._loop_step.passes.precisions == {precision, "fp32"} and not self._switched_within
+        precision, computed_precision = self.switch.precision.name, super()._precision(passes)
+        is_amp = passes.precisions == {precision, "fp32"} and not self._switched_within
         if computed_precision == "mixed" and is_amp:
             return precision  # what the script computes in float32 beside it is part of AMP
         if computed_precision == "fp32" and precision in ("ieee", "tf32"):
@@ -326,9 +388,16 @@ class SwitchedOptimizer(ObservedOptimizer):
     def _note(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))
 
+    def stop(self) -> None:
+        """See :meth:`ObservedOptimizer.stop`."""
+        with suppress(Exception):
+            self._observation.close()
+        super().stop()
+
     def close(self, *, waits: bool) -> None:
         """See :meth:`ObservedOptimizer.close`; restores the flags and the layers that a precision changed."""
         was_active = self.active
+        self._observation.close()
         super().close(waits=waits)
         if was_active:
             self.switch.finish(self.step)
