@@ -1,6 +1,5 @@
 """What the hooks of somebody else's loop tell, and what the watchers of its optimizers share."""
 
-import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 class Listener:
     """One run's loop. Whoever finds out which optimizers are to be watched completes it."""
 
-    by_id: Mapping[int, tuple[weakref.ref[Optimizer], PassAccount]]
-    """Who watches an optimizer, by its id."""
+    by_id: Mapping[int, PassAccount]
+    """Who watches an optimizer, by its id while it exists."""
 
     def __init__(self) -> None:
         self.accounts: tuple[PassAccount, ...] = ()

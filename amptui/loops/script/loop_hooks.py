@@ -55,8 +55,6 @@ _ANYWHERE = (
 )
 """What another thread may do beside the one that trains: there it is not told."""
 
-_NOBODY: tuple[None, None] = (None, None)
-
 Around = Callable[["Patch", Callable[..., Any]], Callable[..., Any]]
 """Makes what stands in the place of the original function, of the patch and the original.
 
@@ -97,9 +95,10 @@ class LoopHooks:
         self._owner = 0
         """The id of the thread that trains, ``_thread``; 0 before its first pass or step."""
         self._usual_thread = 0
-        """The same where no CUDA graph can be captured."""
+        """The same where nothing more is to be asked: no CUDA graph can be captured, and nobody suspends."""
         self._accounts: tuple[PassAccount, ...] = ()
         """Those of all loops."""
+        self._captures: tuple[Callable[[], bool], ...] = ()
         self._lock = RLock()
         """Held by whoever looks at the loop's tensors: no other thread begins to train meanwhile."""
         self._in_call: set[str] = set()
@@ -128,10 +127,12 @@ class LoopHooks:
     def suspended(self) -> Iterator[None]:
         """Within, nobody is told anything: passes of our own."""
         self._suspended += 1
+        self.refresh()
         try:
             yield
         finally:
             self._suspended -= 1
+            self.refresh()
 
     @property
     def trains_elsewhere(self) -> bool:
@@ -186,11 +187,12 @@ class LoopHooks:
     def refresh(self) -> None:
         """The loops, their accounts or the thread are others."""
         self._accounts = tuple(account for loop in self._loops for account in loop.accounts)
-        self._usual_thread = 0 if any(loop.may_capture for loop in self._loops) else self._owner
+        self._captures = tuple(loop.is_capturing for loop in self._loops if loop.may_capture)
+        self._usual_thread = 0 if self._captures or self._suspended else self._owner
 
     def _may_tell(self) -> bool:
         """Whether this is the thread that trains, and what we do now becomes no part of a CUDA graph."""
-        if any(loop.may_capture and loop.is_capturing() for loop in self._loops):
+        if self._suspended or any(is_capturing() for is_capturing in self._captures):
             return False
         return get_ident() == self._owner or not self._is_elsewhere(trains=True)
 
@@ -244,7 +246,7 @@ class LoopHooks:
     def _around_backward(self, patch: Patch, run: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             try:
-                if is_dynamo_compiling() or patch.is_removed or self._suspended:
+                if is_dynamo_compiling() or patch.is_removed:
                     return run(*args, **kwargs)
                 begun: BackwardPass | None = None
                 try:
@@ -313,19 +315,16 @@ class LoopHooks:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """``optimizer.step`` begins, with these arguments: the first is the optimizer."""
         # A fused optimizer is called even where its scaler skips the step.
-        if self._suspended or "step" in self._in_call or is_dynamo_compiling():
+        if "step" in self._in_call or is_dynamo_compiling():
             return
         try:
             if get_ident() != self._usual_thread and not self._may_tell():
                 return
             with self._lock:
                 for loop in self._loops:
-                    reference, watcher = loop.by_id.get(id(optimizer), _NOBODY)
-                    if reference is None or reference() is not optimizer:
-                        watcher = loop.watcher_of(optimizer)
-                    if watcher is None:
+                    watcher, frame = loop.by_id.get(id(optimizer)), sys._getframe(1)
+                    if watcher is None and (watcher := loop.watcher_of(optimizer)) is None:
                         continue
-                    frame = sys._getframe(1)
                     if watcher.call and _is_within(frame, watcher.call):
                         continue  # a wrapper's, or a call of the class above
                     watcher.call = id(frame)
@@ -337,14 +336,14 @@ class LoopHooks:
 
     def _after_step(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
         """``optimizer.step`` has ended."""
-        if self._suspended or "step" in self._in_call or is_dynamo_compiling():
+        if "step" in self._in_call or is_dynamo_compiling():
             return
         try:
             if get_ident() != self._usual_thread and not self._may_tell():
                 return
             with self._lock:
                 for loop in self._loops:
-                    watcher = loop.by_id.get(id(optimizer), _NOBODY)[1]
+                    watcher = loop.by_id.get(id(optimizer))
                     if watcher is None or watcher.call != id(sys._getframe(1)):
                         continue
                     watcher.call = 0

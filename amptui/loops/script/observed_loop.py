@@ -38,8 +38,6 @@ _MAX_PASSED_OVER = 2
 _MAX_MISSES = 256
 """An optimizer that gets no gradients in so many backward passes is not expected to make a first step."""
 
-_NOBODY: tuple[None, None] = (None, None)
-
 OpenFirst = Callable[[Optimizer, "ObservedLoop"], object]
 """Opens a run for the first optimizer that makes a step, or leaves the loop."""
 
@@ -55,7 +53,8 @@ class ObservedLoop(Listener):
         self._open_first = open_first
         self.optimizers: tuple[ObservedOptimizer, ...] = ()
         """Those of the run, the first one first."""
-        self.by_id: dict[int, tuple[weakref.ref[Optimizer], ObservedOptimizer]] = {}
+        self.by_id: dict[int, ObservedOptimizer] = {}
+        self._references: dict[int, weakref.ref[Optimizer]] = {}
         self.takes_others = True
         """Whether other optimizers than the first are to be watched."""
         self.on_first_step: Callable[[str], object] = lambda _precision: None
@@ -95,10 +94,10 @@ class ObservedLoop(Listener):
         """Watch ``optimizer`` by ``watcher``, which gets its backward passes so far."""
         idle = self.idle.pop(id(optimizer), None)
         watcher.continue_from(PassAccount(optimizer) if idle is None else idle)
-        self.by_id[id(optimizer)] = (weakref.ref(optimizer), watcher)
+        self._assign(optimizer, watcher)
         for other in [idle.optimizer for idle in self.idle.values()]:
             if other is not None and _share_groups(optimizer, other):  # as SAM's and Accelerate's wrappers do
-                self.by_id[id(other)] = (weakref.ref(other), watcher)
+                self._assign(other, watcher)
                 del self.idle[id(other)]
         if not self.optimizers:
             self.first, self.may_capture = watcher, watcher.may_capture
@@ -110,6 +109,11 @@ class ObservedLoop(Listener):
         for watcher_before in self.optimizers:
             watcher_before.is_alone = self.is_alone
         self._list_accounts()
+
+    def _assign(self, optimizer: Optimizer, watcher: ObservedOptimizer) -> None:
+        key = id(optimizer)
+        self.by_id[key] = watcher
+        self._references[key] = weakref.ref(optimizer, lambda _gone: self.by_id.pop(key, None))
 
     def _list_accounts(self) -> None:
         self.accounts = (*self.optimizers, *self.idle.values())
@@ -123,8 +127,7 @@ class ObservedLoop(Listener):
         self._list_accounts()
 
     def watcher_of(self, optimizer: Any, scaler: GradScaler | None = None) -> ObservedOptimizer | None:
-        reference, watcher = self.by_id.get(id(optimizer), _NOBODY)
-        if reference is not None and reference() is optimizer:
+        if (watcher := self.by_id.get(id(optimizer))) is not None:
             return watcher
         if not isinstance(optimizer, Optimizer):
             return None
@@ -147,7 +150,7 @@ class ObservedLoop(Listener):
         account.refresh()
         for watcher in self.optimizers:
             if watcher.optimizer is not None and _share_groups(watcher.optimizer, optimizer):
-                self.by_id[id(optimizer)] = (weakref.ref(optimizer), watcher)  # one is a part of the other
+                self._assign(optimizer, watcher)  # one is a part of the other
                 del self.idle[id(optimizer)]
                 self._list_accounts()
                 return watcher
@@ -303,8 +306,7 @@ class ObservedLoop(Listener):
             watcher.work_begins()
 
     def before_unscale(self, _scaler: GradScaler, optimizer: Optimizer) -> None:
-        _, watcher = self.by_id.get(id(optimizer), _NOBODY)
-        if watcher is not None:
+        if (watcher := self.by_id.get(id(optimizer))) is not None:
             watcher.before_known_edit()
 
     def after_unscale(self, scaler: GradScaler, optimizer: Optimizer, _result: object) -> None:

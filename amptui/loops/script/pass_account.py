@@ -277,19 +277,21 @@ class PassAccount:
 
     def end_passes(self, *, is_scaled: bool = False) -> BackwardPass:
         """The step is made, by a scaler if ``is_scaled``: return its passes as one, and begin anew."""
-        if len(self.passes) == 1 and not (self._absence or self._is_edited):  # the usual case
-            passes = self.passes[0]
+        parts = self.passes
+        if len(parts) == 1 and not (self._absence or self._is_edited):  # the usual case
+            passes = parts[0]
         else:
             passes = self._sum_up()
-        for backward in self.passes:
+            self._absence, self._is_edited = "", False
+        for backward in parts:
             backward.is_used = True
         if is_scaled and passes.loss is not None and passes.scaler is None:
             # The scaler divides the gradients: something has multiplied them.
             passes = passes.changed(loss=None, form="scaled", is_edited=True)
         if (first := self.first_closure) is not None:
             passes = first if first.loss is None else first.changed(form="first closure")
-        self._in_step, self.first_closure = False, None
-        self.passes, self._absence, self._is_edited = [], "", False
+            self.first_closure = None
+        self._in_step, self.passes = False, []
         self.witness = self._witness_gradient = None
         return passes
 
