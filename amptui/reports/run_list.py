@@ -90,13 +90,13 @@ def _entries() -> Sequence[RunEntry]:
     """Raises ``RunFolderError`` if the folder of all runs cannot be read."""
     return [
         RunEntry(
-            run=run.folder,
-            name=Path(run.folder).name,
-            is_live=run.is_live,
-            written=run.written,
-            read=partial(read_row, run.folder),
+            run=folder,
+            name=Path(folder).name,
+            is_live=is_live,
+            written=written,
+            read=partial(read_row, folder),
         )
-        for run in listed_runs()
+        for folder, is_live, written in listed_runs()
     ]
 
 

@@ -6,7 +6,6 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from amptui.base.errors import RunFolderError, UsageError, did_you_mean
 from amptui.base.runfiles import is_another_users
@@ -132,25 +131,16 @@ def name_of(journal: Path) -> str:
     return journal.resolve().parent.name or journal.stem
 
 
-class ListedRun(NamedTuple):
-    """A run of the list."""
-
-    folder: str
-    is_live: bool
-    """Whether a process trains it now. One that could not sign its lock, as the disk was full, does not
-    count."""
-    written: float
-    """When its journal was last written, in Unix seconds; of one without a journal its folder."""
-
-
 # Paths are text here: with 20,000 runs, Path and RunDir would take as long as the file system.
 
 
-def listed_runs() -> list[ListedRun]:
+def listed_runs() -> list[tuple[str, bool, float]]:
     """All saved runs: live ones first, the last started one at the top, then the others by age.
 
-    The order of live ones stays as they are written. Raises ``RunFolderError`` if the folder of all runs
-    cannot be read.
+    Of each its folder, whether a process trains it now, and when its journal, or without one its folder, was
+    last written, in Unix seconds. One that could not sign its lock, as the disk was full, does not count as
+    live. The order of live ones stays as they are written. Raises ``RunFolderError`` if the folder of all
+    runs cannot be read.
     """
     runs = []
     for folder in _saved_folders():
@@ -160,7 +150,7 @@ def listed_runs() -> list[ListedRun]:
         signed = _signed(folder)
         # Only a lock that names a process is opened: that would take longer than all else.
         is_live = signed is not None and holder(folder) is not None
-        runs.append((is_live, signed if is_live else written, ListedRun(folder, is_live, written)))
+        runs.append((is_live, signed if is_live else written, (folder, is_live, written)))
     return [run for *_, run in sorted(runs, reverse=True)]
 
 
