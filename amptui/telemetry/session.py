@@ -15,8 +15,7 @@ from amptui.records.codec import Codec
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.steps import Steps, in_batches
-from amptui.telemetry.eventlog import EventLog
-from amptui.telemetry.events import summary_of_xray
+from amptui.telemetry.events import EventLog, summary_of_xray
 from amptui.telemetry.finding import Finding, FindingReported
 from amptui.telemetry.gpu_use import INTERRUPTIONS
 from amptui.telemetry.health import UnderflowWatch, judge_window, judge_xray_underflow
@@ -338,8 +337,8 @@ class Session:
             elapsed_seconds=self._running_time.seconds if run else None,
             eta_seconds=eta_seconds,
             ranks=self._ranks.view(run),
-            warnings=self._log.warnings,
-            errors=self._log.errors,
+            warnings=self._log.counts["warning"],
+            errors=self._log.counts["error"],
         )
         return steps.in_front(view, self._lock)
 

@@ -8,8 +8,7 @@ import pytest
 
 from amptui.records.ranks import RanksOverflowed
 from amptui.records.run import Note, Printed, Record
-from amptui.telemetry.eventlog import OTHERS, PRINTS
-from amptui.telemetry.events import Event
+from amptui.telemetry.events import OTHERS, PRINTS, Event
 from tests.builders import fold, make_step, view_of
 from tests.telemetry.record_samples import backoff, growth, nonfinite, skip, skip_row
 
