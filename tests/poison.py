@@ -180,7 +180,7 @@ def records() -> Iterator[Record]:
         else:
             yield record
     yield BlockFinished(time=104.1, step=102, precision="fp32", steps=60, peak_allocated_bytes=1 << 30)
-    yield UpdatesMeasured(time=104.3, step=102, ratios={"a": 0.001, "b": float("nan")}, sampled=("a",))
+    yield UpdatesMeasured(time=104.3, step=102, ratios={"a": 0.001, "b": float("nan")})
     yield RanksOverflowed(time=104.3, step=91, ranks=(1,), count=1)
     finished, failed, paused = ENDS
     assert isinstance(paused, PauseChanged)

@@ -8,8 +8,8 @@ reference gives the meaning, the units and the error codes of each call:
 https://docs.nvidia.com/deploy/nvml-api/
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
@@ -171,42 +171,6 @@ class _Gate:
             return _Refusal(999, "not readable")  # a name in another encoding than the bindings expect
 
 
-@dataclass(slots=True)
-class _Look:
-    """One look at one GPU: what it refused, and whether it is gone."""
-
-    gate: _Gate
-    handle: object
-    gone: str = ""
-    """Why the GPU no longer answers; it is then not queried again."""
-    refused: dict[str, list[str]] = field(default_factory=dict)
-    """Missing values by reason."""
-
-    def read(
-        self, figure: str, convert: Callable[[Any], _Value], *calls: tuple[object, ...]
-    ) -> _Value | None:
-        """The first answer among ``calls`` (name, arguments ...), converted; None if all are refused."""
-        words = ""
-        for name, *arguments in calls:
-            if self.gone:
-                return None
-            answer = self.gate.ask(str(name), self.handle, *arguments)
-            if not isinstance(answer, _Refusal):
-                return convert(answer)
-            words = answer.words
-            if answer.code in _GONE:
-                self.gone = words
-        self.refused.setdefault(words, []).append(figure)
-        return None
-
-    def trouble(self) -> str:
-        """What is missing and why, to follow a label: ``" without power (not supported)"``, or ``""``."""
-        if self.gone:
-            return f": {self.gone}"
-        parts = [f"{', '.join(figures)} ({words})" for words, figures in self.refused.items()]
-        return f" without {', '.join(parts)}" if parts else ""
-
-
 class _Gpu:
     """One GPU or MIG instance."""
 
@@ -215,11 +179,9 @@ class _Gpu:
         self._gate = gate
         self._handle = handle
         self._is_mig_instance = is_mig_instance
-        self._missing = handle.words if isinstance(handle, _Refusal) else ""
-        """Why there is no handle."""
-        look = _Look(gate, handle, self._missing)
-        self._uuid = look.read("UUID", str, ("nvmlDeviceGetUUID",))
-        self._name = look.read("name", str, ("nvmlDeviceGetName",))
+        self._begin_look()
+        self._uuid = self._read("UUID", str, "nvmlDeviceGetUUID")
+        self._name = self._read("name", str, "nvmlDeviceGetName")
 
     def has_uuid(self, uuid: str) -> bool:
         """Whether this is the one of that name; before a MIG instance's torch writes another prefix."""
@@ -230,7 +192,7 @@ class _Gpu:
 
         A container with only an instance may not read its GPU's memory, so the instance is listed too.
         """
-        if self._missing:
+        if isinstance(self._handle, _Refusal):
             return []
         mode = self._gate.ask("nvmlDeviceGetMigMode", self._handle)
         if isinstance(mode, _Refusal) or mode[0] == 0:
@@ -247,53 +209,79 @@ class _Gpu:
         ]
 
     def look(self) -> tuple[GpuSample, str]:
-        """A sample of the GPU, and what is missing and why, to follow its label."""
-        look = _Look(self._gate, self._handle, self._missing)
-        sample = self._sample_memory(look) if self._is_mig_instance else self._sample_all(look)
-        return self._without_figures() if look.gone else sample, look.trouble()
+        """A sample of the GPU, and what is missing and why, to follow its label.
 
-    def _without_figures(self) -> GpuSample:
-        return GpuSample(uuid=self._uuid or self.label, name=self._name)
-
-    def _sample_memory(self, look: _Look) -> GpuSample:
-        """Memory alone: all that NVML tells of a MIG instance, whose sensors belong to the whole GPU.
-
-        Version 2 of the call does not count what the driver keeps for itself as used; version 1 does.
+        Of a MIG instance NVML tells the memory alone: the sensors belong to the whole GPU. Where there are
+        two calls, the second is for drivers without the first.
         """
+        self._begin_look()
+        # Version 2 of the call does not count what the driver keeps for itself as used; version 1 does.
         call = "nvmlDeviceGetMemoryInfo"
-        memory = look.read("memory", lambda info: (info.used, info.total), (call, _MEMORY_VERSION_2), (call,))
-        used_bytes, total_bytes = memory or (None, None)
-        return replace(self._without_figures(), memory_used_bytes=used_bytes, memory_total_bytes=total_bytes)
+        memory = self._read("memory", lambda it: (it.used, it.total), (call, _MEMORY_VERSION_2), call)
+        figures: dict[str, Any] = {}
+        if not self._is_mig_instance:
+            for field, (figure, convert, *calls) in _FIGURES.items():
+                figures[field] = self._read(figure, convert, *calls)
+        figures["memory_used_bytes"], figures["memory_total_bytes"] = memory or (None, None)
+        if self._gone:
+            figures, trouble = {}, f": {self._gone}"
+        else:
+            parts = [f"{', '.join(names)} ({words})" for words, names in self._refused.items()]
+            trouble = f" without {', '.join(parts)}" if parts else ""
+        return GpuSample(uuid=self._uuid or self.label, name=self._name, **figures), trouble
 
-    def _sample_all(self, look: _Look) -> GpuSample:
-        """Memory and every sensor; where there are two calls, the second is for drivers without the first.
+    def _begin_look(self) -> None:
+        self._gone = self._handle.words if isinstance(self._handle, _Refusal) else ""
+        """Why the GPU no longer answers; it is then not asked again in this look."""
+        self._refused: dict[str, list[str]] = {}
+        """Missing figures by reason."""
 
-        Utilization is the share of NVML's last sample period (1/6 s to 1 s) in which any kernel ran.
-        Power is the mean over one second on Ampere and newer (GA100 apart), the moment's on older GPUs.
-        GPUs before Volta do not count energy.
-        """
-        return replace(
-            self._sample_memory(look),
-            utilization_percent=look.read(
-                "utilization", lambda rates: float(rates.gpu), ("nvmlDeviceGetUtilizationRates",)
-            ),
-            power_watts=look.read(
-                "power", lambda milliwatts: milliwatts / 1000, ("nvmlDeviceGetPowerUsage",)
-            ),
-            energy_joules=look.read(
-                "energy", lambda millijoules: millijoules / 1000, ("nvmlDeviceGetTotalEnergyConsumption",)
-            ),
-            temperature_c=look.read(
-                "temperature",
-                float,
-                ("nvmlDeviceGetTemperatureV", _GPU_SENSOR),
-                ("nvmlDeviceGetTemperature", _GPU_SENSOR),
-            ),
-            sm_clock_mhz=look.read("SM clock", float, ("nvmlDeviceGetClockInfo", _SM_CLOCK)),
-            clocks_event_reasons=look.read(
-                "clocks event reasons",
-                decode_clocks_event_reasons,
-                ("nvmlDeviceGetCurrentClocksEventReasons",),
-                ("nvmlDeviceGetCurrentClocksThrottleReasons",),
-            ),
-        )
+    def _read(
+        self, figure: str, convert: Callable[[Any], _Value], *calls: str | tuple[str, int]
+    ) -> _Value | None:
+        """The first answer among ``calls``, names or names and arguments; None if all are refused."""
+        words = ""
+        for call in calls:
+            if self._gone:
+                return None
+            name, *arguments = (call,) if isinstance(call, str) else call
+            answer = self._gate.ask(str(name), self._handle, *arguments)
+            if not isinstance(answer, _Refusal):
+                return convert(answer)
+            words = answer.words
+            if answer.code in _GONE:
+                self._gone = words
+        self._refused.setdefault(words, []).append(figure)
+        return None
+
+
+_FIGURES: Mapping[str, tuple[Any, ...]] = {
+    # The share of NVML's last sample period (1/6 s to 1 s) in which any kernel ran.
+    "utilization_percent": (
+        "utilization",
+        lambda rates: float(rates.gpu),
+        "nvmlDeviceGetUtilizationRates",
+    ),
+    # The mean over one second on Ampere and newer (GA100 apart), the moment's on older GPUs.
+    "power_watts": ("power", lambda milliwatts: milliwatts / 1000, "nvmlDeviceGetPowerUsage"),
+    # GPUs before Volta do not count it.
+    "energy_joules": (
+        "energy",
+        lambda millijoules: millijoules / 1000,
+        "nvmlDeviceGetTotalEnergyConsumption",
+    ),
+    "temperature_c": (
+        "temperature",
+        float,
+        ("nvmlDeviceGetTemperatureV", _GPU_SENSOR),
+        ("nvmlDeviceGetTemperature", _GPU_SENSOR),
+    ),
+    "sm_clock_mhz": ("SM clock", float, ("nvmlDeviceGetClockInfo", _SM_CLOCK)),
+    "clocks_event_reasons": (
+        "clocks event reasons",
+        decode_clocks_event_reasons,
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+    ),
+}
+"""Fields of a sample: what it is called, how an answer becomes it, and the calls."""

@@ -185,7 +185,7 @@ class Monitor:
             self.guard.check(self.switch.precision)
         self.allocator.look(self.switch.precision.name, settled=self.switch.settled)
         if trace_request := control.take(TraceRequest):
-            self.probes.trace.arm(partial(control.answer, trace_request))
+            self.probes.trace.answers.append(partial(control.answer, trace_request))
         if window_request := control.take(HistogramRequest):
             if self._has_parts and not self.probes.norms.probe.together:
                 control.refuse(window_request, "unavailable", "each rank has only a part of the gradients")

@@ -25,9 +25,6 @@ from amptui.records.findings import ModuleRange, ModulesTraced, NonFiniteCause
 MAX_NEAREST = 8
 """How many modules one record names as closest to an overflow."""
 
-TRACE_STEPS = 3
-"""Steps that are traced in a row; fewer if one of them shows where NaN or Inf starts."""
-
 TRACE_GAP_STEPS = 200
 """Steps between automatic traces while trouble lasts."""
 
@@ -215,102 +212,56 @@ class ModuleTrace:
         self._seconds_spent.append(time.perf_counter() - began)
 
 
-class _Series:
-    """Up to ``TRACE_STEPS`` traced steps in a row, and the best of their traces."""
-
-    def __init__(self) -> None:
-        self.answers: list[Answer] = []
-        self.steps_left = TRACE_STEPS
-        self.best: ModulesTraced | None = None
-        self.over = False
-
-
 class TraceProbe(Probe):
-    """Traces some steps in a row when somebody asks for it, or :meth:`arm_after` trouble; emits one trace."""
+    """Traces the next step when somebody asks for it, or :meth:`arm_after` trouble."""
 
     what = "trace"
 
     def __init__(self, model: nn.Module, infinite_at_start: Collection[str], sender: Sender) -> None:
         self._model, self._infinite_at_start = model, infinite_at_start
         self._sender = sender
-        self._series = _Series()
-        self._series.steps_left = 0
+        self.answers: list[Answer] = []
+        """For the requests of a trace that was not made yet."""
+        self._is_armed = False
         self._trouble_step = -TRACE_GAP_STEPS
-        self._open: tuple[ModuleTrace, _Series] | None = None
+        self._open: ModuleTrace | None = None
         """Of the step that is being traced."""
 
-    @property
-    def steps_left(self) -> int:
-        """How many of the next steps are traced."""
-        return 0 if self._series.over else self._series.steps_left
-
     def is_due(self) -> bool:
-        return self.steps_left > 0
-
-    def arm(self, answer: Answer | None = None) -> None:
-        """Trace the next steps; ``answer`` gets "" when that is done, or why it failed."""
-        if self._series.over or not self._series.answers:
-            self._series = _Series()
-        if answer is not None:
-            self._series.answers.append(answer)
+        return self._is_armed or bool(self.answers)
 
     def arm_after(self, trouble_step: int) -> None:
-        """Trace the next steps if ``trouble_step``, the newest with an unexplained NaN or Inf, is new."""
+        """Trace the next step if ``trouble_step``, the newest with an unexplained NaN or Inf, is new."""
         if trouble_step and trouble_step - self._trouble_step >= TRACE_GAP_STEPS:
             self._trouble_step = trouble_step
-            self.arm()
-
-    def open_answers(self) -> list[Answer]:
-        """Those for which steps remain to be traced; they are no longer answered here."""
-        answers: list[Answer] = []
-        if self.is_due():
-            answers, self._series.answers = self._series.answers, answers
-        return answers
+            self._is_armed = True
 
     def around(self) -> ModuleTrace:
-        trace = ModuleTrace(self._model, self._infinite_at_start)
-        self._open = trace, self._series
-        return trace
+        self._open = ModuleTrace(self._model, self._infinite_at_start)
+        return self._open
 
     def collect(self, moment: Moment) -> None:
-        assert self._open is not None, "the step was traced"
-        (trace, series), self._open = self._open, None
-        series.steps_left -= 1
-        is_last = series.steps_left == 0
+        trace, self._open, self._is_armed = self._open, None, False
+        answers, self.answers = self.answers, []
+        is_requested = bool(answers)
+        assert trace is not None, "the step was traced"
 
         def deliver(values: Sequence[float] | None, scale: float | None, _seconds: float | None) -> None:
-            if values is not None and not series.over:
-                record = trace.record(
-                    values,
-                    time=time.time(),
-                    step=moment.step,
-                    precision=moment.precision.name,
-                    loss_scale=scale,
-                    asked=bool(series.answers),
+            if values is not None:
+                self._sender.emit(
+                    trace.record(
+                        values,
+                        time=time.time(),
+                        step=moment.step,
+                        precision=moment.precision.name,
+                        loss_scale=scale,
+                        asked=is_requested,
+                    )
                 )
-                if series.best is None or _rank(record) > _rank(series.best):
-                    series.best = record
-            best = series.best
-            if not series.over and (is_last or (best is not None and _is_conclusive(best))):
-                series.over = True
-                if best is not None:
-                    self._sender.emit(best)
-                answer_all(series.answers, "its results were lost" if best is None else "")
+            answer_all(answers, "its results were lost" if values is None else "")
 
-        with self._sender.suppress_errors(self.what, series.answers):
+        with self._sender.suppress_errors(self.what, answers):
             self._sender.push(trace.values(), moment.precision.scale, deliver)
-            return
-        series.over = True
-
-
-def _rank(trace: ModulesTraced) -> tuple[bool, float]:
-    """Sorts traces: one with NaN or Inf is above all others, which compare by their largest value."""
-    return _is_conclusive(trace), trace.nearest[0].largest if trace.nearest else 0.0
-
-
-def _is_conclusive(trace: ModulesTraced) -> bool:
-    """Whether it shows where NaN or Inf starts, so that no other step needs to be traced."""
-    return trace.first is not None or trace.lost_count > 0
 
 
 def largest_inputs(args: Sequence[object], kwargs: Mapping[str, object]) -> list[tuple[str, Tensor]]:

@@ -70,9 +70,7 @@ class Probes:
             self._sender.use(trained.device)
         window, trace = self.window, self.trace
         self.add(trained)
-        self.window.answers = window.answers
-        for answer in trace.open_answers():
-            self.trace.arm(answer)
+        self.window.answers, self.trace.answers = window.answers, trace.answers
 
     @contextmanager
     def around_step(self, step: int, precision: Precision, inputs: StepInputs | None) -> Iterator[None]:
@@ -98,8 +96,7 @@ class Probes:
         self.updates.plan(step)
         together = self.norms.probe.together  # when all ranks measure the window they agree on
         is_due = any(probe.is_due() for probe in self._probes if not (together and probe is self.window))
-        steps_due = (self.trace.steps_left or 1) if is_due else 0
-        self.until = max(step + steps_due, self.norms.until, self.updates.until)
+        self.until = max(step + is_due, self.norms.until, self.updates.until)
         return steps
 
     def after_backward(

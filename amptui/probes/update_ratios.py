@@ -178,10 +178,7 @@ class WeightsBefore:
             for layer, (change, weight) in squares.items()
             if weight != 0.0
         }
-        sampled = dict.fromkeys(layer for layer, stands_for in self._measured if stands_for > 1.0)
-        return UpdatesMeasured(
-            ratios=ratios, sampled=tuple(name for name in sampled if name in ratios), **fields
-        )
+        return UpdatesMeasured(ratios=ratios, **fields)
 
 
 def _joined(shares: Sequence[_Share]) -> Tensor:

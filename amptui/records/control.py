@@ -39,7 +39,7 @@ NO_XRAY = "an X-ray needs a training in one process"
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """Run the next steps with hooks on every module."""
+    """Run the next step with hooks on every module."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,8 @@ class Float16Window:
 class UpdatesMeasured:
     """How far one optimizer step moved the weights of each layer: |after - before| / |before|, L2 norms.
 
-    There is none of a step that the scaler skipped.
+    Of large layers it is estimated from a part of their weights. There is none of a step that the scaler
+    skipped.
     """
 
     time: float
@@ -106,8 +107,6 @@ class UpdatesMeasured:
     ratios: Mapping[str, float]
     """By layer, in the model's order, bounded in number: NaN where weights hold NaN or Inf. Left out are
     layers without a gradient, and those whose weights are all zero."""
-    sampled: tuple[str, ...] = ()
-    """The layers whose ratio is an estimate from a part of their weights."""
     optimizer: str = ""
 
 

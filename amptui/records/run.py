@@ -85,6 +85,11 @@ def base_precision(name: str) -> str:
     return name.removesuffix(EAGER_SUFFIX)
 
 
+def precision_place(name: str) -> int:
+    """Its place in tables; other names come last."""
+    return PRECISION_ORDER.index(name) if name in PRECISION_ORDER else len(PRECISION_ORDER)
+
+
 def precision_option(name: str) -> str:
     """What options call it: FP8 has one name, whichever form of it this device has."""
     return "fp8" if name in FP8_PRECISIONS else name

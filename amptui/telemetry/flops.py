@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from amptui.records.findings import FlopsCounted
-from amptui.records.run import EAGER_SUFFIX, PRECISION_ORDER, RunStarted, base_precision, is_emulated
+from amptui.records.run import EAGER_SUFFIX, RunStarted, base_precision, is_emulated, precision_place
 from amptui.telemetry.comparison import PrecisionLedger
 from amptui.telemetry.view import PrecisionFlops
 
@@ -36,9 +36,8 @@ class FlopsWatch:
         """In the order of ``PRECISION_ORDER``; only counted steps, after warm-up, have a speed."""
         if not self._counts:
             return ()
-        order = {name: place for place, name in enumerate(PRECISION_ORDER)}
         names = {row.precision for row in ledger.comparison().rows} | set(self._counts)
-        in_order = sorted(names, key=lambda name: (order.get(name, len(order)), name))
+        in_order = sorted(names, key=lambda name: (precision_place(name), name))
         return tuple(self._of(name, ledger, run) for name in in_order)
 
     def _of(self, precision: str, ledger: PrecisionLedger, run: RunStarted | None) -> PrecisionFlops:

@@ -33,7 +33,6 @@ class Metrics:
 
     are_left_out: bool = False
     """Whether more than ``MAX_NAMED`` were logged."""
-    _sampled_layers: tuple[str, ...] = ()
     _tracks: dict[str, Tracks] = field(default_factory=lambda: {kind: Tracks(512, 128) for kind in _KINDS})
 
     def add(self, steps: Steps) -> None:
@@ -58,8 +57,6 @@ class Metrics:
         """Add the update ratio of each layer."""
         for layer, ratio in record.ratios.items():
             self._add("update", layer, record.step, [ratio])
-        layers = self._tracks["update"].by_name
-        self._sampled_layers = tuple(layer for layer in dict.fromkeys(record.sampled) if layer in layers)
 
     def add_sample(self, sample: DeviceSample, run: RunStarted | None, step: int) -> None:
         """Add what NVML says of the training GPU, and torch's allocator, at the newest step."""
@@ -93,12 +90,7 @@ class Metrics:
                 return track.snapshot()
 
         return tuple(
-            Metric(
-                kind=kind,
-                name=name,
-                read=partial(read, track),
-                is_estimate=kind == "update" and name in self._sampled_layers,
-            )
+            Metric(kind, name, partial(read, track))
             for kind in _KINDS
             for name, track in self._tracks[kind].by_name.items()
         )

@@ -2,13 +2,13 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from amptui.records.findings import PhaseSeconds, StepTimed
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, PRECISION_ORDER, base_precision, is_emulated
+from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision, is_emulated, precision_place
 from amptui.telemetry.comparison import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE, LITTLE_SPEED, compare, median
 from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.view import Comparison, PrecisionTiming
@@ -38,71 +38,44 @@ _ORDER: tuple[PhaseName, ...] = ("input", "forward", "backward", "clip", "optimi
 class TimingWatch:
     """Medians over the newest timed steps of each precision, without warm-up."""
 
-    _accounts: dict[str, "_Account"] = field(default_factory=dict)
-    _timings: tuple[Comparison, tuple[PrecisionTiming, ...]] | None = field(default=None, init=False)
+    _steps: dict[str, deque[tuple[PhaseSeconds, ...]]] = field(default_factory=dict)
+    _medians: dict[str, tuple[PhaseSeconds, ...]] = field(default_factory=dict, init=False)
+    """Since the last step of each."""
 
     def add(self, record: StepTimed) -> None:
         """Add a timed step; warm-up steps and those with invalid durations are left out."""
         if record.settling or not record.phases or not all(map(_is_sound, record.phases)):
             return
-        self._timings = None
-        self._accounts.setdefault(record.precision, _Account()).add(record)
+        self._medians.pop(record.precision, None)
+        self._steps.setdefault(record.precision, deque(maxlen=WINDOW_STEPS)).append(record.phases)
 
     def timings(self, comparison: Comparison) -> tuple[PrecisionTiming, ...]:
         """In the order of ``PRECISION_ORDER``; ``comparison`` knows how busy the GPU was."""
-        if self._timings is None or self._timings[0] is not comparison:
-            busy = {row.precision: row.utilization_percent for row in comparison.rows}
-            order = {name: place for place, name in enumerate(PRECISION_ORDER)}
-            names = sorted(self._accounts, key=lambda name: order.get(name, len(order)))
-            self._timings = (
-                comparison,
-                tuple(
-                    PrecisionTiming(
-                        precision=name,
-                        steps=self._accounts[name].steps,
-                        phases=self._accounts[name].medians(),
-                        utilization_percent=busy.get(name),
-                    )
-                    for name in names
-                ),
+        busy = {row.precision: row.utilization_percent for row in comparison.rows}
+        for name in self._steps.keys() - self._medians.keys():
+            self._medians[name] = _medians(self._steps[name])
+        return tuple(
+            PrecisionTiming(
+                precision=name,
+                steps=len(self._steps[name]),
+                phases=self._medians[name],
+                utilization_percent=busy.get(name),
             )
-        return self._timings[1]
-
-
-@dataclass(slots=True, eq=False)
-class _Account:
-    """One precision's newest timed steps, part by part."""
-
-    steps: int = 0
-    _host_seconds: dict[PhaseName, deque[float]] = field(default_factory=dict)
-    _device_seconds: dict[PhaseName, deque[float]] = field(default_factory=dict)
-    _medians: tuple[PhaseSeconds, ...] | None = field(default=None, init=False)
-
-    def add(self, record: StepTimed) -> None:
-        self._medians = None
-        self.steps = min(WINDOW_STEPS, self.steps + 1)
-        for phase in record.phases:
-            self._host_seconds.setdefault(phase.name, deque(maxlen=WINDOW_STEPS)).append(phase.host_seconds)
-            on_device = self._device_seconds.setdefault(phase.name, deque(maxlen=WINDOW_STEPS))
-            if phase.device_seconds is not None:
-                on_device.append(phase.device_seconds)
-
-    def medians(self) -> tuple[PhaseSeconds, ...]:
-        """The median of each part; the device's only if all parts of all steps have it."""
-        if self._medians is None:
-            names = sorted(self._host_seconds, key=_ORDER.index)
-            on_device = all(
-                len(self._device_seconds[name]) == len(self._host_seconds[name]) for name in names
-            )
-            self._medians = tuple(self._median(name, on_device=on_device) for name in names)
-        return self._medians
-
-    def _median(self, name: PhaseName, *, on_device: bool) -> PhaseSeconds:
-        return PhaseSeconds(
-            name=name,
-            host_seconds=median(self._host_seconds[name]) or 0.0,
-            device_seconds=median(self._device_seconds[name]) if on_device else None,
+            for name in sorted(self._steps, key=precision_place)
         )
+
+
+def _medians(steps: Collection[tuple[PhaseSeconds, ...]]) -> tuple[PhaseSeconds, ...]:
+    """The median of each part; the device's only if all parts of all steps have it."""
+    phases = [phase for step in steps for phase in step]
+    on_device = all(phase.device_seconds is not None for phase in phases)
+    medians = []
+    for name in dict.fromkeys(sorted((phase.name for phase in phases), key=_ORDER.index)):
+        own = [phase for phase in phases if phase.name == name]
+        host = median([phase.host_seconds for phase in own]) or 0.0
+        device = median([phase.device_seconds or 0.0 for phase in own]) if on_device else None
+        medians.append(PhaseSeconds(name=name, host_seconds=host, device_seconds=device))
+    return tuple(medians)
 
 
 LITTLE_REST = 0.05

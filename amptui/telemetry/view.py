@@ -155,8 +155,6 @@ class Metric:
     """As the user named it, or the field of the record."""
     read: Callable[[], Series]
     """Its values so far. A run may log hundreds, of which a screen shows a few."""
-    is_estimate: bool = False
-    """Whether its values come from a sample."""
 
 
 @dataclass(frozen=True, slots=True)

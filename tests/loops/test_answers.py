@@ -98,7 +98,7 @@ ANSWERED: list[tuple[Asks, tuple[Request, ...], list[str], type[Record], int]] =
     ({4: (STOP, PAUSE)}, (), ["pause: unavailable"], PauseChanged, 0),
     ({4: (STOP, IEEE, X_RAY)}, (), [], XRayTaken, 0),
     ({4: (X_RAY, X_RAY)}, (), ["x-ray: taken"] * 2, XRayTaken, 1),
-    ({4: (TRACE,), 5: (TRACE,)}, (), ["trace: taken"] * 2, ModulesTraced, 1),
+    ({4: (TRACE, TRACE)}, (), ["trace: taken"] * 2, ModulesTraced, 1),
     ({4: (WITH_TF32,)}, (), ["comparison: unavailable"], PrecisionsCompared, 0),
     ({4: (EAGER,)}, (), ["comparison: unavailable"], PrecisionsCompared, 0),
     ({4: (CHECKPOINT,)}, (), ["checkpoint: taken"], CheckpointWritten, 1),

@@ -57,25 +57,22 @@ def test_a_validation_is_kept_at_its_step() -> None:
     assert values(view, "own validation", "f1") == {3: 0.25, 6: 0.5}
 
 
-def updated(
-    at: int, ratios: dict[str, float], optimizer: str = "", sampled: tuple[str, ...] = ()
-) -> UpdatesMeasured:
-    return UpdatesMeasured(time=101.0, step=at, ratios=ratios, sampled=sampled, optimizer=optimizer)
+def updated(at: int, ratios: dict[str, float], optimizer: str = "") -> UpdatesMeasured:
+    return UpdatesMeasured(time=101.0, step=at, ratios=ratios, optimizer=optimizer)
 
 
-def test_update_ratios_are_kept_by_layer_and_optimizer_and_say_what_is_estimated() -> None:
+def test_update_ratios_are_kept_by_layer_and_optimizer() -> None:
     records: tuple[Record, ...] = (
         run(),
         *steps(1, 4),
-        updated(1, {"a": 1e-3, "b": math.nan}, sampled=("a",)),
-        updated(3, {"a": 2e-3}, sampled=("a",)),
+        updated(1, {"a": 1e-3, "b": math.nan}),
+        updated(3, {"a": 2e-3}),
         updated(2, {"c": 0.5}, "other"),
     )
     session = fold(records)
     for view in (session.view(), restored_from(session.state()).view()):
         assert values(view, "update", "a") == {1: 1e-3, 3: 2e-3}
         assert values(view, "update", "b") == {}, "not finite"
-        assert [metric.is_estimate for metric in view.metrics if metric.kind == "update"] == [True, False]
     assert values(session.view("other"), "update", "c") == {2: 0.5}
 
 

@@ -397,7 +397,7 @@ def metrics() -> tuple[Metric, ...]:
         ("update", "fc"): [1.2e-3 if step % 20 == 1 else None for step in steps],
     }
     return tuple(
-        Metric(kind=kind, name=name, read=partial(series, values), is_estimate=name == "fc")
+        Metric(kind=kind, name=name, read=partial(series, values))
         for (kind, name), values in measured.items()
     )
 

@@ -180,9 +180,10 @@ def charts(
     skips = (view.skips.first_step + (np.flatnonzero(skipped["high"] > 0) + 0.5) * skipped["width"]).tolist()
     points = [*_points(validations)] if view.front == FIRST else []
     overflow = "65,504 / largest scaled gradient; outside fp16, what float16 would have. × overflowed."
-    ratios = "How far one optimizer step moves a layer's weights: |after - before| / |before|."
-    if any(metric.is_estimate for metric in view.metrics):
-        ratios += " Of large layers it is estimated from a part of the weights."
+    ratios = (
+        "How far one optimizer step moves a layer's weights: |after - before| / |before|. "
+        "Of large layers it is estimated from a part of the weights."
+    )
     loss_note, short = step_loss_words(view.newest), units.short_count
     sampled: dict[str, Any] = {"kind": "linear", "joins": "all"}
     factors = {"words": units.headroom, "note": overflow, **sampled}

@@ -169,7 +169,7 @@ def charts_of(view: SessionView) -> list[Chart]:
     if not view.loss.count:
         return []
     panels = [panel_chart(view, name) for name in _PANELS]
-    own = [_chart(it.kind, it.name, it.read, is_estimate=it.is_estimate) for it in view.metrics]
+    own = [_chart(it.kind, it.name, it.read) for it in view.metrics]
     before = sum(metric.kind in ("part", "validation", "own validation") for metric in view.metrics)
     charts = [panels[0], *own[:before], *panels[1:], *own[before:]]
     # Those of metrics have a value, or they would not have come.
@@ -181,9 +181,9 @@ def panel_chart(view: SessionView, name: str) -> Chart:
     return _chart("panel", name, partial(_PANELS[name], view))
 
 
-def _chart(kind: str, name: str, read: Callable[[], Series], *, is_estimate: bool = False) -> Chart:
+def _chart(kind: str, name: str, read: Callable[[], Series]) -> Chart:
     title, look = _title_and_look(kind, name)
-    return Chart((kind, name), f"{title} (sample)" if is_estimate else title, read, look)
+    return Chart((kind, name), title, read, look)
 
 
 @lru_cache(maxsize=4096)
