@@ -6,8 +6,7 @@ from typing import ClassVar, NamedTuple
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.run_facts import Facts, detail_facts, run_facts
 from amptui.records.run import Printed, RunFailed
-from amptui.telemetry.events import PRINTS
-from amptui.telemetry.events import Event
+from amptui.telemetry.events import PRINTS, Event
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.overlays.overlay import (
