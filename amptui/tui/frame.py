@@ -17,7 +17,6 @@ from amptui.tui.panels import (
     numerics_panel,
     precision_table,
     rank_table,
-    scale,
     throughput,
 )
 from amptui.tui.panels.phrases import Phrase, fitting, line_width, wrapped, write
@@ -59,7 +58,7 @@ class Frame:
             "notice": lambda canvas, *_: footer.has_room(canvas),
             "loss": loss.draw_line,
             "throughput": throughput.draw_line,
-            "scale": scale.draw_line,
+            "scale": memory_panel.draw_scale_line,
             "memory": memory_panel.draw_line,
             "comparison": precision_table.draw_line,
             "ranks": rank_table.draw_line,

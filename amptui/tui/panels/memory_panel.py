@@ -1,4 +1,4 @@
-"""Memory, what uses it, and NVML's other readings: the training GPU first, then torch, GPUs and the host."""
+"""The device: the loss scale, memory and what uses it, and NVML's other readings, the training GPU first."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,13 +9,13 @@ from amptui.base import units
 from amptui.base.table import Cell, Column
 from amptui.diagnosis.finding_fields import signed_bytes
 from amptui.diagnosis.labels import MEMORY_KINDS, precision_label, throttled_words
+from amptui.diagnosis.probe_words import idle_words, last_change
 from amptui.diagnosis.words import long_words
 from amptui.records.findings import MemoryBreakdown
 from amptui.records.samples import DeviceSample, GpuSample, HostSample
 from amptui.telemetry.memory import judge_memory_use, other_bytes, sides
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import scale
 from amptui.tui.panels.phrases import (
     GAP,
     Gauge,
@@ -36,7 +36,7 @@ from amptui.tui.panels.phrases import (
 )
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.table import bar_column, draw_table
-from amptui.tui.style import Style, precision_style
+from amptui.tui.style import GRADE_STYLES, Style, precision_style
 
 NO_SAMPLE = "no sample yet"
 
@@ -71,7 +71,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
     Beside the other panels the loss scale is above them.
     """
-    lines = [] if screen.focus or view.scaler.scale is None else scale.lines(view, canvas.width)
+    lines = [] if screen.focus or view.scaler.scale is None else _scale_lines(view, canvas.width)
     if view.device is not None:
         lines += _lines(view, view.device, canvas.width, canvas.height - len(lines))
     write_lines(canvas, 0, lines[: canvas.height])
@@ -298,3 +298,45 @@ def _columns(view: SessionView) -> list[Column[_Row]]:
             )
         )
     return columns
+
+
+# --------------------------------------------------------------------------------- the loss scale
+
+
+def _scale(view: SessionView) -> Phrase:
+    """The scale after the last fp16 step, in the colour of the trouble that it is in."""
+    scale, finding = view.scaler.scale, view.numerics.scaler
+    if finding.is_trouble and not idle_words(view):
+        return phrase(units.count(scale), GRADE_STYLES[finding.grade])
+    return phrase(units.count(scale), Style.DIM if idle_words(view) else Style.STRONG)
+
+
+def _next_doubling(view: SessionView) -> Phrase:
+    """``doubles in 760 steps``: applied steps without overflow until the scale does; or why it is idle."""
+    scaler, idle = view.scaler, idle_words(view)
+    if idle or scaler.growth_tracker is None or not scaler.growth_interval or view.numerics.scaler.is_trouble:
+        return phrase(idle, Style.DIM, 2)
+    width, left = len(units.count(scaler.growth_interval)), scaler.growth_interval - scaler.growth_tracker
+    return labelled("doubles in", f"{units.count(max(0, left)):>{width}} steps", 2)
+
+
+def _skipped(view: SessionView) -> list[Phrase]:
+    """The steps that the scaler skipped of all, if any; what that means the verdict says."""
+    if not view.scaler.skipped:
+        return []
+    skipped, of = view.scaler.skipped, f" of {units.count(view.scaler.skipped + view.scaler.applied)}"
+    words = Word("skipped ", Style.DIM), Word(units.count(skipped), Style.WARNING), Word(of, Style.DIM)
+    return [Phrase(words, 1)]
+
+
+def _scale_lines(view: SessionView, width: int) -> list[Line]:
+    """The scale and its next doubling, skipped steps, and its last change."""
+    scale = Phrase((Word("loss scale ", Style.DIM), *_scale(view).words))
+    moves = wrapped_phrases(last_change(view.scaler.last_change), Style.DIM, width)
+    return [*flowed([scale, _next_doubling(view)], width), *flowed(_skipped(view), width), *moves]
+
+
+def draw_scale_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """The scale, its next doubling, and the skipped steps."""
+    phrases = [_scale(view), *_skipped(view), _next_doubling(view)] if view.scaler.scale is not None else []
+    write_folded(canvas, "loss scale", phrases)

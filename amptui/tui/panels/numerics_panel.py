@@ -1,7 +1,7 @@
 """The float16 panel: gradients against float16's range, headroom, the loss scaler, and what was found."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from amptui.base import units
 from amptui.diagnosis import activity, probe_words
@@ -55,11 +55,7 @@ _DOUBLINGS = 16
 _STEP_AT_STAKE = 1.0
 """With less headroom than one doubling the scaler's next growth overflows."""
 
-_SHARE_WIDTH = 9
-"""A column's head is ``subnormal`` at most, a share has seven cells."""
-
-_ALL_COLUMNS = 60
-"""With fewer cells two columns are left out, so that names have room."""
+_SHARE_WIDTH = len("underflow")
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
@@ -188,29 +184,16 @@ def _gradients_block(numerics: NumericsView, width: int) -> Block:
 
 
 def _worst_lines(worst: Sequence[ParameterWindow], width: int) -> list[Line]:
-    """The parameters that lose most in float16: the share of the norm, and of the nonzero elements."""
-    columns = _COLUMNS if width >= _ALL_COLUMNS else (_COLUMNS[0], _COLUMNS[-1])
-    head = "".join(f"{name:>{_SHARE_WIDTH}} " for name, _, _ in columns)
-    lines: list[Line] = [[phrase(f"{head} worst parameters", Style.DIM)]]
+    """The parameters that lose most in float16: shares of the norm below it, and of the elements above."""
+    lines: list[Line] = [[phrase("underflow  overflow  worst parameters", Style.DIM)]]
     for parameter in worst:
-        shares = [
+        nonzero = parameter.elements - parameter.zeros
+        overflow = parameter.overflowing / nonzero if nonzero > 0 else None
+        shares = (underflowing_share(parameter), Style.WARNING), (overflow, Style.ERROR | BOLD)
+        words = [
             Word(f"{units.share(share, 1):>{_SHARE_WIDTH}} ", style if share else Style.DIM)
-            for share, style in ((share_of(parameter), style) for _, share_of, style in columns)
+            for share, style in shares
         ]
-        name = end_of(parameter.name, width - len(head) - 1)
-        lines.append([Phrase((*shares, Word(f" {name}")))])
+        name = end_of(parameter.name, width - 2 * _SHARE_WIDTH - 3)
+        lines.append([Phrase((*words, Word(f" {name}")))])
     return lines
-
-
-def _of_nonzero(count: int, parameter: ParameterWindow) -> float | None:
-    nonzero = parameter.elements - parameter.zeros
-    return count / nonzero if nonzero > 0 else None
-
-
-_COLUMNS: tuple[tuple[str, Callable[[ParameterWindow], float | None], int], ...] = (
-    ("underflow", underflowing_share, Style.WARNING),
-    ("flushed", lambda parameter: _of_nonzero(parameter.flushed, parameter), Style.WARNING),
-    ("subnormal", lambda parameter: _of_nonzero(parameter.subnormal, parameter), Style.TEXT),
-    ("overflow", lambda parameter: _of_nonzero(parameter.overflowing, parameter), Style.ERROR | BOLD),
-)
-"""The share of a parameter's norm that underflows; what float16 does to its nonzero elements; the style."""
