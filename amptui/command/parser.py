@@ -221,7 +221,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "--fps": {
         "type": frames_per_second,
         "metavar": "X",
-        "help": "frames per second (default: 2 to 4, fewer if drawing takes more than 1%% of the CPU)",
+        "help": "frames per second (default: 2)",
     },
     "model": {"metavar": "MODEL", "help": "a name, path/to/file.py[:Class] or package.module:Class"},
     "--batch-size": {
