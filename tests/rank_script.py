@@ -61,7 +61,7 @@ class Script:
             return
         import amptui
         from amptui.guest import processes
-        from amptui.ranks.ends import progress
+        from amptui.ranks import progress
 
         if self.kind == "only rank 0":
             processes.SIGN_IN_SECONDS = 0.5

@@ -25,10 +25,9 @@ from amptui.loops.script.script_model import ParallelLayout, layout_of
 from amptui.ranks.agreement.board import Board, Place, SignIn, open_board, place_of, ranks_started
 from amptui.ranks.agreement.control import LOST, RankControl
 from amptui.ranks.agreement.orders import NEVER, poll_seconds
-from amptui.ranks.ends.hang_watch import HangWatch
-from amptui.ranks.ends.progress import RankProgress
 from amptui.ranks.failure import PeerEndedError, RankEnds
 from amptui.ranks.numbers.meter import RankMeter
+from amptui.ranks.progress import HangWatch, RankProgress
 from amptui.ranks.world import World, world_of_variables
 from amptui.recipe.request import HANG_SECONDS
 from amptui.records.control import NO_XRAY, Control

@@ -17,8 +17,6 @@ from amptui.data.order import Share
 from amptui.loops.strategy import Ranks, Strategy
 from amptui.ranks.agreement.board import Board, Place, SignIn
 from amptui.ranks.agreement.orders import poll_seconds
-from amptui.ranks.ends.hang_watch import HangWatch
-from amptui.ranks.ends.progress import BUSY_SECONDS, RankProgress
 from amptui.ranks.failure import PeerEndedError
 from amptui.ranks.launcher_store import (
     STOPPED_WAITING,
@@ -26,6 +24,7 @@ from amptui.ranks.launcher_store import (
     LauncherStore,
     rank_0_store,
 )
+from amptui.ranks.progress import BUSY_SECONDS, HangWatch, RankProgress
 from amptui.recipe.experiment import Experiment
 from amptui.records.ranks import RankPhase
 from amptui.records.run import Record
@@ -73,7 +72,7 @@ class RankGroup(Ranks):
         self._hang_seconds = hang_seconds
         self._stopping = stopping
         self._device = device
-        self._launcher, self._ends = launcher, launcher.ends
+        self.ends = launcher.ends
         self._store = rank_0_store(world)
         self.board = Board(self._store, "ranks", timeout_seconds=STORE_SECONDS)
         """Where the ranks agree on what they do, too."""
@@ -83,7 +82,7 @@ class RankGroup(Ranks):
         self.watch = HangWatch(
             launcher.board,
             world,
-            self._ends,
+            self.ends,
             self.progress,
             hang_seconds=hang_seconds,
             thread_id=lambda: trainer.ident,
@@ -95,7 +94,7 @@ class RankGroup(Ranks):
         """Wait until all ranks are there, connect to them, and begin to watch them."""
         world, sign_in = self.world, SignIn(self.board, self.world, self._place)
         self._wait_until(lambda: sign_in.verdict() is not None)
-        self._ends.places = cast("Sequence[Place]", sign_in.verdict())  # whoever starts ranks waits for all
+        self.ends.places = cast("Sequence[Place]", sign_in.verdict())  # whoever starts ranks waits for all
         timeout = _FOREVER
         if self._hang_seconds:  # torch's own timeouts would raise, or abort, and could not tell who hung
             timeout = timedelta(seconds=2 * (self._hang_seconds + BUSY_SECONDS))
@@ -115,7 +114,7 @@ class RankGroup(Ranks):
     @property
     def places(self) -> Sequence[Place]:
         """Where each rank runs, in their order."""
-        return self._ends.places
+        return self.ends.places
 
     def meet(self, where: str) -> None:
         """Wait before the first step until all ranks have come to this point, however long it takes.
@@ -161,7 +160,7 @@ class RankGroup(Ranks):
 
     def check_others(self) -> None:
         """Raise PeerEndedError if another rank has ended."""
-        if (ended := self._ends.first()) is not None:
+        if (ended := self.ends.first()) is not None:
             raise ended
 
     def explain_lost(self, error: Exception) -> Exception:
@@ -212,7 +211,7 @@ class RankGroup(Ranks):
         """
         limit, values = time.monotonic() + BUSY_SECONDS, list[bytes]()
         while (rank := len(values) + 1) < self.world.size:
-            ended = self._ends.first()
+            ended = self.ends.first()
             is_over = given_up() or time.monotonic() > limit
             value = self.board.take(f"{name}/{rank}")  # last: a rank may hand it in and end
             if value is not None:
@@ -242,11 +241,6 @@ class RankGroup(Ranks):
     def find_ended(self) -> PeerEndedError | None:
         """Who made an operation of all ranks fail, within a few seconds; None if no rank is known to."""
         limit = time.monotonic() + _SEARCH_SECONDS
-        while (ended := self._ends.first()) is None and time.monotonic() < limit:
+        while (ended := self.ends.first()) is None and time.monotonic() < limit:
             time.sleep(poll_seconds(self.world.size))
         return ended
-
-    @property
-    def one_has_ended(self) -> bool:
-        """Whether another rank has ended; for any thread."""
-        return self._ends.first() is not None

@@ -124,7 +124,7 @@ class RankThread(TrainingThread):
     @property
     def others_are_there(self) -> bool:
         """Whether the other ranks were met and none has ended: this one can still end well."""
-        return self._group is not None and not self._group.one_has_ended
+        return self._group is not None and self._group.ends.first() is None
 
     def _take_gpus(self, record: Record) -> None:
         if isinstance(record, DeviceSample):
@@ -156,7 +156,7 @@ class RankThread(TrainingThread):
             return numbers
         hashed_step, weights_hash = check.newest()
         if check.is_due():
-            self.control.want_hash()
+            self.control.want(hashes=True)
         return numbers._replace(hashed_step=hashed_step, weights_hash=weights_hash)
 
     def _hash_weights(self) -> None:

@@ -60,7 +60,6 @@ class RanksView:
     """By rank."""
     step: int | None = None
     """Of the newest sample; None before the first."""
-    time: float | None = None
     samples: int = 0
     """How many the medians are over."""
     findings: tuple[Finding, ...] = ()
@@ -179,7 +178,6 @@ class RankWatch:
                     world_size=newest.world_size,
                     rows=tuple(_rows(newest, self._window, self._places)),
                     step=newest.step,
-                    time=newest.time,
                     samples=len(self._window),
                 )
             self._view = view

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amptui.ranks.ends.progress import (
+from amptui.ranks.progress import (
     AWAITED_SECONDS,
     BUSY_SECONDS,
     Awaited,

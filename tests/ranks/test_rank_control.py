@@ -16,8 +16,8 @@ from amptui.ranks.agreement import board, orders
 from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.ends.progress import RankProgress
 from amptui.ranks.numbers import meter
+from amptui.ranks.progress import RankProgress
 from amptui.ranks.world import World
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.control import (
@@ -139,7 +139,7 @@ def taken(kind: type[Request], control: RankControl) -> object:
     [
         (lambda leader: leader.ask(CHECKPOINT), partial(taken, CheckpointRequest), CHECKPOINT),
         (lambda leader: leader.ask(BF16), partial(taken, PrecisionRequest), BF16),
-        (RankControl.want_checkpoint, RankControl.take_wanted_checkpoint, True),
+        (lambda leader: leader.want(checkpoint=True), RankControl.take_wanted_checkpoint, True),
         (lambda leader: leader.want_probes(WINDOW | WEIGHTS), RankControl.take_probes, WINDOW | WEIGHTS),
         (lambda leader: leader.want_turn("bf16 eager", now="fp32"), RankControl.take_turn, "bf16 eager"),
     ],
@@ -184,7 +184,7 @@ def test_all_ranks_take_a_checkpoint_at_the_same_boundary_and_no_other_before_it
             assert control.count_checkpoint() == len(boundaries[rank])
 
     ranks.pass_until(lambda: boundaries[0], work)
-    leader.want_checkpoint()
+    leader.want(checkpoint=True)
     ranks.pass_until(lambda: due[0], work)
     assert len(boundaries[0]) == 1
     leader.checkpoints_done = 1

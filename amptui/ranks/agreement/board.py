@@ -148,17 +148,6 @@ class Place:
     started_ticks: int = 0
     """When its process began, in clock ticks since the boot: another process of its number began later."""
 
-    def of_rank(self, rank: int) -> RankPlace:
-        """The same as a record tells it."""
-        return RankPlace(
-            rank=rank,
-            host=self.host,
-            device=self.device,
-            device_name=self.device_name,
-            gpu_uuid=self.gpu_uuid,
-            memory_total_bytes=self.memory_total_bytes,
-        )
-
     @property
     def is_gone(self) -> bool:
         """Whether its process has ended; False if this one cannot know that."""
@@ -264,7 +253,17 @@ class SignIn:
 
 def ranks_started(world: World, places: Sequence[Place]) -> RanksStarted:
     """The record of ranks that have met."""
-    ranks = tuple([place.of_rank(rank) for rank, place in enumerate(places)])
+    ranks = tuple(
+        RankPlace(
+            rank=rank,
+            host=place.host,
+            device=place.device,
+            device_name=place.device_name,
+            gpu_uuid=place.gpu_uuid,
+            memory_total_bytes=place.memory_total_bytes,
+        )
+        for rank, place in enumerate(places)
+    )
     restarts = {"restarts": world.restart, "max_restarts": world.max_restarts}
     return RanksStarted(time=time.time(), ranks=ranks, **restarts)
 

@@ -126,7 +126,7 @@ class RankCheckpoints(CheckpointWriter):
 
     def _want_epoch(self) -> None:
         if not self.follows:
-            self._ranks.want_checkpoint()
+            self._ranks.want(checkpoint=True)
 
     def _discard(self) -> None:
         """Rank 0 failed to take its part: remove the others', and let the next checkpoint come after that."""

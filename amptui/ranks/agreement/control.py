@@ -39,7 +39,7 @@ from amptui.records.run import Note, Record
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
-    from amptui.ranks.ends.progress import RankProgress
+    from amptui.ranks.progress import RankProgress
 
 _TOGETHER = (PrecisionRequest, PauseRequest, CheckpointRequest)
 """What all ranks do together. Rank 0 does the rest alone: traces, the choice of blocks."""
@@ -175,7 +175,8 @@ class RankControl(Control):
     def _queue(self, kind: type[Any]) -> Queue:
         return self._requested if kind in _TOGETHER and not self._finished else self._waiting
 
-    def _want(self, **wishes: Any) -> None:
+    def want(self, **wishes: Any) -> None:
+        """Rank 0 wants this of an order, by the names of its fields."""
         with self._changed:
             self._wishes = self._wishes._replace(**wishes)
 
@@ -183,7 +184,7 @@ class RankControl(Control):
         """Rank 0's comparison wants the next steps in ``precision``; ``now`` is that of the steps so far."""
         with self._changed:
             is_next = precision == (self._sent_wishes.turn or now)
-            self._want(turn="" if is_next or self.over else precision)
+            self.want(turn="" if is_next or self.over else precision)
         if self.over:  # there are no more turns
             self._waiting.setdefault(ComparisonRequest, PendingRequest(ComparisonRequest(), ()))
 
@@ -195,20 +196,12 @@ class RankControl(Control):
     def want_probes(self, probes: int) -> None:
         """Have all ranks measure ``probes`` in the same step; what was just asked for is under way."""
         with self._changed:
-            self._want(probes=self._wishes.probes | probes & ~self._sent_wishes.probes)
+            self.want(probes=self._wishes.probes | probes & ~self._sent_wishes.probes)
 
     def take_probes(self) -> int:
         """What all ranks measure in the next step; 0 in nearly all steps."""
         probes: int = self._take_agreed("probes")
         return probes
-
-    def want_hash(self) -> None:
-        """Have all ranks hash their weights after the same step."""
-        self._want(hashes=True)
-
-    def want_checkpoint(self) -> None:
-        """Rank 0 wants a checkpoint, which nobody asked for."""
-        self._want(checkpoint=True)
 
     def take_wanted_checkpoint(self) -> bool:
         """Whether all ranks know by now that rank 0 wants a checkpoint; told once."""

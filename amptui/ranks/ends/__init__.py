@@ -1,1 +1,0 @@
-"""How ranks come on, hang and end, and how the others notice."""
