@@ -305,7 +305,7 @@ class TrainingEnd:
     """The trainer did not stop when asked: this process can train no more."""
 
 
-def measure_training(  # noqa: PLR0913 - options by name
+def measure_training(
     request: TrainRequest,
     spec: ModelSpec,
     folder: Path,
@@ -313,7 +313,6 @@ def measure_training(  # noqa: PLR0913 - options by name
     begin: Callable[[Training], object] = lambda _training: None,
     poll: Callable[[Training], object],
     hurried: Callable[[], bool],
-    listeners: Sequence[Listener] = (),
     poll_seconds: float = POLL_SECONDS,
 ) -> TrainingEnd:
     """Train in ``folder`` until ``poll``, called now and then, asks for a stop, or the run ends.
@@ -325,7 +324,7 @@ def measure_training(  # noqa: PLR0913 - options by name
     from amptui.recipe.precision import Tf32Flags
 
     flags = Tf32Flags.current()
-    with Training(Plan(request, spec, create_run_dir(folder, spec.name)), listeners=listeners) as training:
+    with Training(Plan(request, spec, create_run_dir(folder, spec.name))) as training:
         begin(training)
         training.start()
         training.follow(partial(poll, training), poll_seconds)

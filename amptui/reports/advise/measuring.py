@@ -4,12 +4,12 @@ Nothing is kept: the folder of each training is a temporary one, and no weights 
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+
+import numpy as np
 
 from amptui.base import units
 from amptui.base.errors import AmptuiError, DeviceLostError, ExperimentError
@@ -20,8 +20,7 @@ from amptui.monitor.ab_test import MAX_ROUNDS
 from amptui.process.training import Training, TrainingEnd, measure_training
 from amptui.recipe.request import ModelSpec, TrainRequest
 from amptui.records.control import StopRequest
-from amptui.records.run import LOW_PRECISIONS, Record, base_precision
-from amptui.records.steps import Steps
+from amptui.records.run import LOW_PRECISIONS, base_precision
 from amptui.reports.advise.evidence import Evidence, Exclusion, step_seconds, view_of
 from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
 from amptui.reports.advise.stages import BASELINE, Stages
@@ -82,12 +81,7 @@ class Measurer:
         if stages.over or self.is_stopped():
             training.control.ask(StopRequest("measured"))
 
-    def _train(
-        self,
-        request: TrainRequest,
-        poll: Callable[[Training], object],
-        listeners: Sequence[Callable[[Sequence[Record]], None]] = (),
-    ) -> TrainingEnd:
+    def _train(self, request: TrainRequest, poll: Callable[[Training], object]) -> TrainingEnd:
         self._count += 1
         end = measure_training(
             replace(request, validation=False),
@@ -95,7 +89,6 @@ class Measurer:
             self.scratch / str(self._count),
             poll=poll,
             hurried=self.is_stopped,
-            listeners=listeners,
             poll_seconds=_LOOK_SECONDS,
         )
         self.error, self.hangs = end.error, self.hangs or end.hangs
@@ -113,8 +106,7 @@ class Measurer:
         return race(steps, names, train, round_seconds=round_seconds, seconds_left=stages.seconds_left)
 
     def _final_loss(self, stages: Stages, precision: str, seed: int, steps: int) -> RaceTraining:
-        newest = deque[float](maxlen=MEAN_STEPS)
-        stages.begin_losses(precision, seed + 1)
+        stages.doing = f"loss from the same start, seed {seed + 1} in {precision_label(precision)}"
         request = replace(
             self.request,
             precision=precision,
@@ -129,18 +121,14 @@ class Measurer:
             if self.is_stopped():
                 training.control.ask(StopRequest("interrupted"))
 
-        def note(records: Sequence[Record]) -> None:
-            for record in records:
-                if isinstance(record, Steps):
-                    losses = (
-                        loss for loss, skip in zip(record.loss, record.skipped, strict=True) if not skip
-                    )
-                    newest.extend(loss for loss in losses if loss is not None)
-
-        end = self._train(request, poll, [note])
+        end = self._train(request, poll)
         if self.is_stopped() or end.hangs or isinstance(end.error, DeviceLostError):
             return RaceTraining(loss=None)
-        self.error, final = None, fmean(newest) if newest else None
+        newest, is_bad = (
+            values[-MEAN_STEPS:] for values in (end.view.loss.recent, end.view.loss.recent_nonfinite)
+        )
+        newest = newest[np.isfinite(newest) | is_bad]
+        self.error, final = None, float(newest.mean()) if len(newest) else None
         if final is None or (end.error is not None and math.isfinite(final)):
             return RaceTraining(loss=None, error=str(end.error or "it made no step"))
         trouble = None
@@ -172,22 +160,11 @@ def show_stages(progress: Progress, stages: Stages, view: SessionView) -> None:
 
 def progress_words(stages: Stages, view: SessionView) -> str:
     """``alternating, round  3 of at most 24, AMP bf16 1.61× (1.55 to 1.68), at most 2:10 left``."""
-    if stages.stage == "starting":
+    if not stages.doing:
         return phase_words(view.phase)
-    label = precision_label(stages.precision)
-    match stages.stage:
-        case "comparing":
-            compared = view.compared
-            parts = [] if compared is None or compared.over else comparison_parts(compared)
-            parts = ["alternating", *parts]
-        case "probing":
-            parts = [f"measuring gradients in {label}"]
-        case "losses":
-            parts = [f"loss from the same start, seed {stages.seed} in {label}"]
-            if total := None if view.run is None else view.run.total_steps:
-                parts.append(f"step {units.count(view.step)} of {units.count(total)}")
-        case "over":
-            parts = []
-        case _:
-            parts = [f"first steps in {label}, step {units.count(view.step)}"]
+    parts, compared = [stages.doing], view.compared
+    if compared is not None and not compared.over:
+        parts += comparison_parts(compared)
+    else:
+        parts.append(f"step {units.count(view.step)}")
     return ", ".join([*parts, f"at most {units.duration(max(0.0, stages.seconds_left()))} left"])

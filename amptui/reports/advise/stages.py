@@ -7,10 +7,10 @@ import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_findings import has_failed_in_float16, precision_at
+from amptui.diagnosis.labels import precision_label
 from amptui.records.answers import Answer, RequestRefused
 from amptui.records.control import (
     KINDS,
@@ -51,8 +51,6 @@ of the time budget."""
 COMPARISON_SHARE, PROBES_SHARE = 0.55, 0.7
 """By when, as fractions of the time budget, the comparison and the last probes are over."""
 
-Stage = Literal["starting", "baseline", "trial", "comparing", "probing", "losses", "over"]
-
 _Script = Generator[None, None, None]
 
 
@@ -77,25 +75,15 @@ class Stages:
         self._paused_at = -1
         self._script: _Script = self._run()
         self._evidence = Evidence(view=EMPTY_VIEW)
-        self.stage: Stage = "starting"
-        self.precision = ""
-        """What the stage is about."""
-        self.seed = 0
-        """Of the training that runs, from 1 on, in the stage ``losses``."""
-
-    @property
-    def over(self) -> bool:
+        self.doing = ""
+        """What is measured now, for people; empty before the first step."""
+        self.over = False
         """Whether there is nothing more to ask."""
-        return self.stage in ("losses", "over")
 
     @property
     def evidence(self) -> Evidence:
         """What is measured so far."""
         return replace(self._evidence, view=self._view)
-
-    def begin_losses(self, precision: str, seed: int) -> None:
-        """From now on other trainings run, from the same start."""
-        self.stage, self.precision, self.seed = "losses", precision, seed
 
     @property
     def seconds_spent(self) -> float:
@@ -116,8 +104,7 @@ class Stages:
             self._began = self._clock()
         if self._handle_pause() or self.over:
             return
-        if next(self._script, self) is self:
-            self.stage = "over"
+        self.over = next(self._script, self) is self
 
     # ------------------------------------------------------------------------------- the stages
 
@@ -133,7 +120,7 @@ class Stages:
         yield from self._probe_all()
 
     def _first_steps(self) -> _Script:
-        self.stage, self.precision = "baseline", BASELINE
+        self.doing = f"first steps in {precision_label(BASELINE)}"
         if base_precision(self._view.precision or "") != BASELINE:
             yield from self._ask(PrecisionRequest(BASELINE))
         yield from self._until(lambda: self._has_trial_steps(BASELINE), within=TRIAL_SHARE)
@@ -153,7 +140,7 @@ class Stages:
         """Run some steps in it: what fails, or is hopeless, is excluded."""
         if precision not in self._candidates:
             return
-        self.stage, self.precision = "trial", precision
+        self.doing = f"first steps in {precision_label(precision)}"
         answer = yield from self._ask(PrecisionRequest(precision))
         if isinstance(answer, RequestRefused):
             is_there = answer.reason != "unavailable"
@@ -174,7 +161,7 @@ class Stages:
 
     def _compare(self) -> _Script:
         """Alternate until the intervals decide or the time is up; again if the loss scale collapsed."""
-        self.stage, self.precision = "comparing", ""
+        self.doing = "alternating"
         while (sides := [BASELINE, *self._candidates])[1:] and "comparison" in self._view.accepts:
             answer = yield from self._ask(ComparisonRequest(tuple(sides)))
             if isinstance(answer, RequestRefused):
@@ -197,15 +184,13 @@ class Stages:
 
     def _probe_all(self) -> _Script:
         """Measure each precision once more, on what the comparison has trained."""
-        self.stage = "probing"
         for precision in tuple(self._candidates):
             if precision not in LOW_PRECISIONS or self.seconds_left(PROBES_SHARE) <= 0:
                 continue
-            self.precision = precision
+            self.doing = f"measuring gradients in {precision_label(precision)}"
             yield from self._ask(PrecisionRequest(precision))
             yield from self._until(lambda: False, steps=MIN_TRIAL_STEPS)
             yield from self._probe(precision)
-        self.precision = BASELINE
         yield from self._ask(PrecisionRequest(BASELINE))
 
     def _probe(self, precision: str) -> _Script:
@@ -275,7 +260,7 @@ class Stages:
                 self._exclude(precision, Exclusion("weights lost" if weights_lost else "trouble"))
             if weights_lost:
                 self._evidence = replace(self._evidence, lost_in=precision)
-                self.stage = "over"
+                self.over = True
                 return True
             asker.ask(PrecisionRequest(BASELINE))
             asker.ask(PauseRequest(paused=False))

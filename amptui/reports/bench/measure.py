@@ -1,7 +1,6 @@
 """Measures a model's precisions in alternation, each batch size in a new training of the same process."""
 
 import sys
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +17,7 @@ from amptui.process.stop_signals import StopSignals
 from amptui.process.training import Training, leave_at_once, measure_training
 from amptui.recipe.request import BenchRequest, ModelSpec, TrainRequest, parse_model
 from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
-from amptui.records.findings import Float8Layers, ModelCompiled
-from amptui.records.run import PRECISIONS, Record, is_emulated
+from amptui.records.run import PRECISIONS, is_emulated
 from amptui.reports.bench.progress import Progress
 from amptui.reports.bench.results import Bench, Measured, report_json, report_lines
 
@@ -190,8 +188,6 @@ class _Trial:
         """The trainer did not stop when asked: this process can measure no more."""
         self._plan, self._compiles, self._progress, self._stop = plan, compiles, progress, stop
         self._has_asked = False
-        self._compile_seconds: defaultdict[str, float] = defaultdict(float)
-        self._float8: Float8Layers | None = None
 
     def run(self, request: TrainRequest, spec: ModelSpec, folder: Path) -> None:
         """Train like any run; complain of what ended it early."""
@@ -202,7 +198,6 @@ class _Trial:
             begin=lambda training: training.control.ask(PauseRequest(paused=True)),
             poll=self._poll,
             hurried=lambda: self._stop.stop_reason is not None,
-            listeners=[self._note],
         )
         self._progress.clear()
         view, self.hangs = end.view, end.hangs
@@ -211,8 +206,6 @@ class _Trial:
             batch_size=view.run.batch_size if view.run is not None else request.batch_size,
             view=view,
             error=str(self.error or ""),
-            compile_seconds=dict(self._compile_seconds),
-            float8=self._float8,
         )
         if self.error is not None:
             batch = f"batch {request.batch_size}: " if request.batch_size is not None else ""
@@ -239,11 +232,3 @@ class _Trial:
             training.control.ask(StopRequest(self._stop.stop_reason))
         elif view.compared is not None and view.compared.over:
             training.control.ask(StopRequest("compared"))
-
-    def _note(self, records: Sequence[Record]) -> None:
-        """Note what compiling took for each precision, and which layers multiply in float8."""
-        for record in records:
-            if isinstance(record, ModelCompiled):
-                self._compile_seconds[record.precision] += record.seconds
-            elif isinstance(record, Float8Layers):
-                self._float8 = record

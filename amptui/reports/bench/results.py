@@ -1,7 +1,7 @@
 """The results of a benchmark, as lines to read and as one JSON object."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -14,14 +14,14 @@ from amptui.diagnosis.speed import little_memory, result_cards
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.diagnosis.words import explained_words, explanation, long_words
 from amptui.recipe.request import BenchRequest
-from amptui.records.findings import Float8Layers, PrecisionMeasured, PrecisionsCompared
+from amptui.records.findings import Float8Layers, ModelCompiled, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import (
     EAGER_SUFFIX,
     LOW_PRECISIONS,
     RunStarted,
     base_precision,
 )
-from amptui.telemetry.comparison import LITTLE_SPEED, judge_held_back
+from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.timing import judge_gain, judge_limit, judge_step_time
 from amptui.telemetry.view import PrecisionFlops, PrecisionTiming, SessionView
@@ -46,10 +46,21 @@ class Measured:
     view: SessionView
     error: str
     """What ended it early; empty if nothing did."""
-    compile_seconds: Mapping[str, float] = field(default_factory=dict)
-    """What compiling took, by precision; in no step's time."""
-    float8: Float8Layers | None = None
-    """Which layers multiply in float8; None if FP8 did not run."""
+
+    @property
+    def compile_seconds(self) -> Mapping[str, float]:
+        """What compiling took, by precision; in no step's time."""
+        seconds: dict[str, float] = {}
+        for record in (event.about for event in reversed(self.view.events)):
+            if isinstance(record, ModelCompiled):
+                seconds[record.precision] = seconds.get(record.precision, 0.0) + record.seconds
+        return seconds
+
+    @property
+    def float8(self) -> Float8Layers | None:
+        """Which layers multiply in float8; None if FP8 did not run."""
+        records = (event.about for event in self.view.events)
+        return next((record for record in records if isinstance(record, Float8Layers)), None)
 
     @property
     def rows(self) -> tuple[PrecisionMeasured, ...]:
@@ -88,10 +99,8 @@ class Measured:
     def reasons(self) -> list[str]:
         """Why AMP or FP8 gained little, a sentence each; empty if they gained enough."""
         both = any(row.precision.endswith(EAGER_SUFFIX) for row in self.rows)
-        held_back = judge_held_back(self.view.comparison)
-        findings = [held_back] if held_back.freshness == "fresh" else []
         # Of eager and compiled steps those would be of the compiled ones.
-        sentences = [] if both else [*map(explained_words, [*findings, *little_memory(self.view)])]
+        sentences = [] if both else [*map(explained_words, little_memory(self.view))]
         rows = [row for row in self.rows if not both or row.precision.endswith(EAGER_SUFFIX)]
         low = [row for row in rows if base_precision(row.precision) in LOW_PRECISIONS]
         little = [row for row in low if self.gains_little(row)]

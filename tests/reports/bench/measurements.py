@@ -1,6 +1,5 @@
 """Measurements made by hand, and benchmarks of them."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -49,7 +48,6 @@ def measured(
     *rows: PrecisionMeasured,
     batch_size: int = 256,
     error: str = "",
-    compile_seconds: Mapping[str, float] | None = None,
     **view: Any,
 ) -> Measured:
     compared = samples.compared(900, rows=(BASELINE, *rows))
@@ -58,7 +56,6 @@ def measured(
         batch_size=batch_size,
         view=replace(report, **view),
         error=error,
-        compile_seconds=compile_seconds or {},
     )
 
 

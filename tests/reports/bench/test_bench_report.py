@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from amptui.records.findings import PairCompared, PrecisionMeasured
+from amptui.records.findings import ModelCompiled, PairCompared, PrecisionMeasured
 from amptui.records.run import PhaseChanged
 from amptui.reports.bench.progress import Progress
 from amptui.reports.bench.results import Bench, Measured, report_json, report_lines
+from amptui.telemetry.events import event_of
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import Comparison, SessionView
 from tests import poison
@@ -62,7 +63,7 @@ def both_ways(mode: str = "reduce-overhead", gain: float = 1.8, **view: Any) -> 
     )
     pairs = [("fp32", "fp32 eager", gain), ("fp16", "fp16 eager", 2.35), ("fp16", "fp32", 1.3)]
     size = changed(
-        measured(compile_seconds={"fp32": 61.2, "fp16": 9.62}, **view),
+        measured(events=COMPILED, **view),
         baseline="fp32 eager",
         rows=sides,
         pairs=tuple(
@@ -72,6 +73,12 @@ def both_ways(mode: str = "reduce-overhead", gain: float = 1.8, **view: Any) -> 
     )
     return bench(size, model="mine.py", compile_mode=mode)
 
+
+COMPILED = tuple(
+    event_of(ModelCompiled(time=1.0, step=1, precision=name, training=True, seconds=seconds, what="again"))
+    for name, seconds in (("fp16", 9.62), ("fp32", 41.2), ("fp32", 20.0))
+)
+"""The newest first."""
 
 EAGER_BOUND = (
     timing("fp32 eager", 0.005, bound="launch"),
