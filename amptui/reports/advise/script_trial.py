@@ -67,8 +67,7 @@ def advise_script(request: AdviseRequest, stop: Control) -> tuple[Recommendation
         folder, patience_seconds = Path(scratch) / script_name(request.script), _HURRIED_SECONDS
         trial = _Trial(plan_script(request.script, folder, observe=False), stop)
         try:
-            trial.connect()
-            evidence, stages, error, names = trial.measure(request, slow)
+            evidence, stages, error, names = trial.measure(request, trial.connect(), slow)
             patience_seconds = _PATIENCE_SECONDS
         finally:
             trial.end(patience_seconds)
@@ -86,32 +85,38 @@ class _Trial:
         self._session = Session(str(script.folder.path))
         self._client: LocalFollower | None = None
 
-    def connect(self) -> None:
-        """Wait until the run can be watched."""
-        folder = self._script.folder
-        while self._stop.stop_reason is None:
-            with suppress(RunFolderError):
-                self._client = LocalFollower(connect(folder.path), folder.path)
-                self._session = self._client.session
-                self._client.start()
-                return
-            status = self._child.status
+    def connect(self) -> RunStarted:
+        """Wait until the run says what it is. Raises AmptuiError if it ends before, or cannot be switched."""
+        folder, status = self._script.folder, None
+        while (run := self._session.view().run) is None:
+            if self._stop.stop_reason is not None:
+                raise KeyboardInterrupt
             if status is not None:
                 self._tell_last_lines()
-                if folder.journal_path.exists():  # it trained, but ended before amptui could connect
+                if self._client is None and folder.journal_path.exists():  # it trained, but ended too soon
                     self._session.fold(JournalReader(folder.journal_path))
                     raise AmptuiError(f"{self._name} {self._ended_words(status)}", hint="let it train longer")
                 what = f"{self._name} {how_ended(status)} before amptui could watch a training"
                 raise AmptuiError(what, hint=f"{_WATCH}: see demo/guide/own_loop.md")
+            if self._client is None:
+                with suppress(RunFolderError):
+                    self._client = LocalFollower(connect(folder.path), folder.path)
+                    self._session = self._client.session
+                    self._client.start()
+            if self._client is None or self._client.ended.is_set():
+                status = self._child.status
             time.sleep(_LOOK_SECONDS)
-        raise KeyboardInterrupt
+        if "precision" in run.refuses:
+            what = f"{self._name} is only observed: its own loop chooses the precision"
+            raise AmptuiError(what, hint=f"{_WATCH} instead of observe(): see demo/guide/own_loop.md")
+        return run
 
     def measure(
-        self, request: AdviseRequest, slow: Mapping[str, str]
+        self, request: AdviseRequest, run: RunStarted, slow: Mapping[str, str]
     ) -> tuple[Evidence, Stages, AmptuiError | None, tuple[str, ...]]:
         """Drive the loop until all is measured, or it ends; ``slow`` is what a CPU leaves out, and why."""
         assert self._client is not None, "it is connected"
-        names, run, ended = candidate_names(request), self._wait_for_run(self._client), self._client.ended
+        names, ended = candidate_names(request), self._client.ended
         unsupported = dict(run.unsupported)
         if run.device == "cpu" and request.precisions is None:
             unsupported |= slow
@@ -137,21 +142,6 @@ class _Trial:
             elif not view.step:
                 error = AmptuiError(f"{self._name} {how_it_ended}", hint="let it train longer")
         return evidence, stages, error, names
-
-    def _wait_for_run(self, client: LocalFollower) -> RunStarted:
-        """Wait until the run has said what it is. Raises AmptuiError if it ends, or cannot be switched."""
-        while (run := self._session.view().run) is None and not client.ended.is_set():
-            if self._stop.stop_reason:
-                raise KeyboardInterrupt
-            time.sleep(_LOOK_SECONDS)
-        run = run or self._session.view().run
-        if run is None:
-            self._tell_last_lines()
-            raise AmptuiError(f"{self._name} ended before its first step")
-        if "precision" in run.refuses:
-            what = f"{self._name} is only observed: its own loop chooses the precision"
-            raise AmptuiError(what, hint=f"{_WATCH} instead of observe(): see demo/guide/own_loop.md")
-        return run
 
     def _ended_words(self, status: int | None) -> str:
         """``ended after 40 steps``, with its status if that is none of success."""

@@ -7,13 +7,13 @@ import sys
 import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple
 
 from amptui.base import strictjson
 from amptui.base.prompt import put
-from amptui.base.text import printable
+from amptui.base.text import ASCII_REPLACEMENTS, printable
 from amptui.base.units import counted
 
 Kind = Literal["good", "info", "warning", "error"]
@@ -22,8 +22,6 @@ _SIGNS: dict[Kind, str] = {"good": "✔", "info": "·", "warning": "⚠", "error
 
 _COLOURS: dict[Kind, str] = {"good": "\x1b[32m", "info": "", "warning": "\x1b[95m", "error": "\x1b[91m"}
 """The screen's own: green, bright magenta, bright red."""
-
-_ASCII = str.maketrans({"✔": "v", "·": ".", "⚠": "!", "✖": "x", "→": "->", "×": "x", "…": "..."})
 
 _WIDEST = 110
 """Columns of a line at most: longer lines are hard to read."""
@@ -112,16 +110,18 @@ def doctor(*, json: bool = False) -> int:
     `Check`. The last line has the type Verdict, with ``can_train``, ``device``, ``warnings`` and ``errors``
     (counts).
     """
-    report = PlainReport()
+    width = min(_WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 0
     counts: Counter[Kind] = Counter()
-    device = None
+    device, shown = None, ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, of a driver that the checks explain
         for section, check in examine(SECTIONS):
             if json:
                 put(strictjson.line({"type": "Check", "section": section, **asdict(check)}))
             else:
-                report.check(section, check)
+                title = [] if section == shown else ["", section] if shown else [section]
+                _write([*title, *_check_lines(check, width)])
+                shown = section
             counts[check.severity] += 1
         if not counts["error"]:
             from amptui.device.accelerator import default_device
@@ -135,7 +135,7 @@ def doctor(*, json: bool = False) -> int:
         verdict = {"type": "Verdict", "can_train": device is not None, "device": device}
         put(strictjson.line({**verdict, "warnings": warned, "errors": failed}))
     else:
-        report.verdict(device, warnings=warned, errors=failed)
+        _write(["", *_wrapped(_verdict(device, warnings=warned, errors=failed), width)])
     return 1 if device is None else 0
 
 
@@ -156,48 +156,32 @@ def examine(sections: Iterable[Section]) -> Iterator[tuple[str, Check]]:
             yield title, check
 
 
-class PlainReport:
-    """A heading for each section, a sign before each line, and the hint below it."""
+def _check_lines(check: Check, width: int) -> list[str]:
+    """A sign before the text, and the hint below it, in lines of that width; of any if it is 0."""
+    sign = _SIGNS[check.severity]
+    lines = _wrapped(check.text, width, f"  {sign} ", " " * 4)
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        lines[0] = lines[0].replace(sign, f"{_COLOURS[check.severity]}{sign}\x1b[0m", 1)
+    return lines + (_wrapped(f"→ {check.hint}", width, " " * 6, " " * 6) if check.hint else [])
 
-    def __init__(self) -> None:
-        is_terminal = sys.stdout.isatty()
-        self._colours = is_terminal and not os.environ.get("NO_COLOR")
-        self._width = min(_WIDEST, shutil.get_terminal_size().columns) if is_terminal else 0
-        self._utf8 = "utf" in (sys.stdout.encoding or "").lower()
-        self._section = ""
 
-    def check(self, section: str, check: Check) -> None:
-        if section != self._section:
-            self._write(f"\n{section}" if self._section else section)
-            self._section = section
-        sign = _SIGNS[check.severity]
-        if self._colours:
-            sign = f"{_COLOURS[check.severity]}{sign}\x1b[0m"
-        first, *rest = self._wrapped(check.text, indent=4)
-        self._write(f"  {sign} {first}")
-        for line in rest:
-            self._write(f"    {line}")
-        for line in self._wrapped(f"→ {check.hint}", indent=6) if check.hint else ():
-            self._write(f"      {line}")
+def _verdict(device: str | None, *, warnings: int, errors: int) -> str:
+    also = f"; {counted(warnings, 'warning')} (⚠)" if warnings else ""
+    if device is None:
+        return f"Training cannot run here: fix {counted(errors, 'error')} first (✖){also}."
+    return f"Training runs here, on {'the CPU' if device == 'cpu' else 'the GPU'}{also}."
 
-    def verdict(self, device: str | None, *, warnings: int, errors: int) -> None:
-        also = f"; {counted(warnings, 'warning')} (⚠)" if warnings else ""
-        if device is None:
-            text = f"Training cannot run here: fix {counted(errors, 'error')} first (✖){also}."
-        else:
-            text = f"Training runs here, on {'the CPU' if device == 'cpu' else 'the GPU'}{also}."
-        self._write("")
-        for line in self._wrapped(text, indent=0):
-            self._write(line)
 
-    def _wrapped(self, text: str, *, indent: int) -> list[str]:
-        text = printable(text)  # a library's message may hold escape sequences
-        if not self._width:
-            return [text]
-        width = max(20, self._width - indent)
-        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    text = printable(text)  # a library's message may hold escape sequences
+    if not width:
+        return [first + text]
+    fill = textwrap.TextWrapper(max(20, width), first, rest, break_long_words=False, break_on_hyphens=False)
+    return fill.wrap(text)
 
-    def _write(self, line: str) -> None:
-        if not self._utf8:
-            line = line.translate(_ASCII).encode("ascii", "replace").decode("ascii")
-        put(f"{line}\n")
+
+def _write(lines: Sequence[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    if "utf" not in (sys.stdout.encoding or "").lower():
+        text = text.translate(ASCII_REPLACEMENTS).encode("ascii", "replace").decode("ascii")
+    put(text)

@@ -77,7 +77,7 @@ def test_a_torch_that_does_not_load_is_told_and_so_is_all_the_rest(broken_torch:
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.isascii()
     assert "  x cannot import torch: ImportError: libtorch.so: cannot open ?[31m it\n" in done.stdout
-    assert "      -> reinstall torch in this environment\n" in done.stdout
+    assert "      > reinstall torch in this environment\n" in done.stdout
     assert re.search(r"\nfolders\n  [v!] runs ", done.stdout)
     assert "\nCUDA\n" not in done.stdout
     assert done.stdout.splitlines()[-1].startswith("Training cannot run here: fix 1 error first (x)")
