@@ -3,11 +3,10 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from amptui.base.errors import UsageError
 from amptui.base.masking import masked
-from amptui.recipe.request import AdviseRequest
+from amptui.recipe.request import AdviseRequest, TrainRequest, option_of
 from amptui.records.run import AMP_PRECISIONS
 from amptui.reports.advise import advise_words
 from amptui.reports.advise.advice import Advice, recommend
@@ -142,28 +141,23 @@ def recommendation(
     )
 
 
+_OPTIONS = (
+    *("batch_size", "accumulate", "learning_rate", "clip_norm", "seed", "device", "data", "workers"),
+    *("data_dir", "channels_last", "cudnn_benchmark", "compile_mode"),
+)
+"""Fields of a request that the command line of its training has, unless they are the usual ones."""
+
+
 def train_command(request: AdviseRequest, precision: str) -> str:
     """The command line that trains the same model in ``precision``, with all its options."""
-    training = request.training
-    values: dict[str, object] = {
-        "--precision": precision,
-        "--batch-size": training.batch_size,
-        "--accumulate": training.accumulate if training.accumulate > 1 else None,
-        "--lr": training.learning_rate,
-        "--clip-norm": training.clip_norm,
-        "--seed": training.seed or None,
-        "--device": "" if training.device == "auto" else training.device,
-        "--data": "" if training.data == "auto" else training.data,
-        "--workers": training.workers,
-        "--data-dir": "" if training.data_dir in (Path(), default_data_dir()) else training.data_dir,
-    }
-    words = ["amptui", "train", training.model]
-    for name, value in values.items():
-        words += [name, str(value)] if value not in (None, "") else []
+    training, usual = request.training, TrainRequest(model="")
+    words = ["amptui", "train", training.model, "--precision", precision]
+    for name in _OPTIONS:
+        value = getattr(training, name)
+        if value not in (getattr(usual, name), default_data_dir()):
+            words += [option_of(name)] if value is True else [option_of(name), str(value)]
     for name, text in training.settings.items():
         words += ["--set", masked(f"{name}={text}")]  # it stands on a page, too
-    words += ["--channels-last"] * training.channels_last + ["--cudnn-benchmark"] * training.cudnn_benchmark
-    words += ["--compile", training.compile_mode] if training.compile_mode else []
     return shlex.join(words)
 
 

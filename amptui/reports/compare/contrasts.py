@@ -90,10 +90,6 @@ class Compared:
     contrasts: tuple[Contrast, ...]
     checks: tuple[Check, ...]
 
-    def final(self, run: RunFigures) -> float | None:
-        """The final loss that is compared."""
-        return run.final(validation=self.validation)
-
     def seconds_to_target(self, run: RunFigures) -> float | None:
         """Training time until the target was reached."""
         if self.target is None or has_emulated_steps(run):
