@@ -4,12 +4,11 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from amptui.base import strictjson, units
+from amptui.base import strictjson
 from amptui.base.errors import RunFolderError, UsageError
-from amptui.base.prompt import complain, put, say
+from amptui.base.prompt import put, say
 from amptui.records.steps import in_batches
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.tables import as_json, plain_lines
@@ -19,9 +18,6 @@ from amptui.runs.find import find_run, name_of
 from amptui.runs.journal import JournalReader
 from amptui.runs.lock import holder
 from amptui.runs.rundir import RunDir
-
-_LARGE_BYTES = 16 * 2**20
-"""Journals of more, together, take a second or longer to read: that is said on a terminal."""
 
 MAX_RUNS = 26
 """As many as there are letters to name groups with."""
@@ -44,10 +40,6 @@ def compare(
     journals = _journals(runs, trust=trust)
     if html is not None:
         refuse_own_files([("--html", html)], journals)
-    with suppress(OSError):  # reading them says what is wrong
-        size = sum(journal.stat().st_size for journal in journals)
-        if size > _LARGE_BYTES and sys.stderr.isatty():
-            complain(f"reading {len(journals)} journals, {units.number_of_bytes(size)}")
     comparison = read_all(journals, target=target_loss)
     if html is not None:
         from amptui.reports.compare.compare_page import page

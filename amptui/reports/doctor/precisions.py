@@ -60,7 +60,8 @@ def precision_checks() -> list[Check]:
         checks.append(fact("cpu", f"torch uses {torch.backends.cpu.get_cpu_capability()} kernels"))
     checks += [check_precision(name, ratio, _size_for(device), best) for name, ratio in measured.items()]
     if gpus and gpus[0].compute_capability:
-        checks += [check_unsupported(name, why, best) for name, why in unsupported.items()]
+        hint = f"train with --precision {best}"
+        checks += [fact(name, f"{name} is not supported: {why}", hint) for name, why in unsupported.items()]
     if trouble or emulated:
         checks.append(check_float8(trouble, emulated))
     return checks
@@ -71,11 +72,6 @@ def check_float8(trouble: str, emulated: str) -> Check:
     if trouble:
         return fact("fp8", f"no fp8: {trouble}", "pip install 'amptui[fp8]'")
     return fact("fp8", f"fp8 is emulated, so its speed is not measured: {emulated}")
-
-
-def check_unsupported(name: str, why: str, best: str) -> Check:
-    """A precision that amptui cannot train in on this device; ``why`` comes from the engine."""
-    return fact(name, f"{name} is not supported: {why}", f"train with --precision {best}")
 
 
 def check_precision(name: str, measured: Measured, size: int, best: str) -> Check:

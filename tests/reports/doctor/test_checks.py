@@ -25,7 +25,6 @@ from amptui.reports.doctor.precisions import (
     best_of,
     check_float8,
     check_precision,
-    check_unsupported,
 )
 from amptui.reports.doctor.report import Check
 from tests.golden import Goldens
@@ -86,7 +85,6 @@ CHECKS: dict[str, Callable[[], Check | None]] = {
     "slower": lambda: precision("fp16", 0.01, 0.02, 0.03),
     "faster or not": lambda: precision("bf16", 0.9, 1.4, 2.0, best="fp32"),
     "not measured": lambda: check_precision("bf16", "no memory", 512, "fp32"),
-    "not supported": lambda: check_unsupported("bf16", "Tesla T4 has no bfloat16", "fp16"),
     "no torchao": lambda: check_float8("torchao is not installed", "Tesla T4 does not multiply float8"),
     "emulated float8": lambda: check_float8("", "Tesla T4 does not multiply float8"),
     "a missing package": lambda: check_package("numpy", None, (1, 2)),
