@@ -1,31 +1,32 @@
 """The X-ray: the same batches in FP32 and AMP, from the same weights and random state; applies neither."""
 
 import copy
+import math
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from amptui.checkpoint.states import host_copy
 from amptui.data.batches import count_samples
-from amptui.device.accelerator import default_device, empty_cache
+from amptui.device.accelerator import capabilities, default_device, empty_cache
 from amptui.device.failure import is_out_of_memory
-from amptui.probes.agreement import Gradients, agreements, layer_sums, layers_of, on_host
 from amptui.probes.flop_counter import FlopCounter
 from amptui.probes.memory import parameters_of
 from amptui.probes.probe import dtype_name, tensors_in
 from amptui.probes.snapshot import Snapshot
 from amptui.recipe.precision import Precision, Tf32Flags
 from amptui.recipe.trained import Trained, checked_loss, loss_weights
-from amptui.records.findings import FlopsCounted, OperatorCount, XRayTaken
+from amptui.records.findings import FlopsCounted, LayerAgreement, OperatorCount, XRayTaken
 
 _UNCOUNTED = frozenset(
     {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
@@ -34,6 +35,20 @@ _UNCOUNTED = frozenset(
 
 _PRODUCTS = frozenset({"mm", "addmm", "_scaled_mm"})
 """What multiplies float8 numbers, on hardware and emulated."""
+
+Gradients = Mapping[Tensor, Tensor]
+"""Gradients by parameter; those that the backward pass did not reach are missing."""
+
+_CHUNK_ELEMENTS = 1 << 20
+"""Elements converted to float64 at a time, to keep temporaries small."""
+
+_SUMS = 7
+"""The numbers in a layer's row: the dot products full.full, half.half and full.half; |half - full|^2; how
+many elements are not 0 in full, and how many of these are 0 in half; and full.full over the elements that
+half, still scaled, holds as 0 or below float16's smallest normal number."""
+
+_SMALLEST_NORMAL = 2.0**-14
+"""Of float16."""
 
 
 def take_xray(
@@ -85,7 +100,7 @@ def _all_passes(
     """The X-ray without its seconds."""
     model = trained.model
     trained.precisions["ieee"].enter()  # a layer in float8 is a Linear by name, too
-    layers = layers_of(model)
+    layers = _layers_of(model)
     loss_full, full = _run_pass(trained, _copied(batches), trained.precisions["ieee"], None)
     random = snapshot.has_drawn or any(  # cuDNN draws the masks between the layers from a state of its own
         isinstance(module, nn.RNNBase) and module.training and module.dropout > 0 and module.num_layers > 1
@@ -97,9 +112,9 @@ def _all_passes(
         loss_low, low = _run_pass(trained, copies, trained.precisions[precision], loss_scale)
     # This thread's hooks and counters do not see replicas.
     in_threads = any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in model.modules())
-    sums = layer_sums(layers, full, low, loss_scale=loss_scale or 1.0)
-    (loss_fp32,), (loss_amp,), *rows = on_host([loss_full, loss_low, *sums])  # the only wait
-    agreed = agreements(layers, rows, full, low, output_dtypes=dtypes, in_float16=precision == "fp16")
+    sums = _layer_sums(layers, full, low, loss_scale=loss_scale or 1.0)
+    (loss_fp32,), (loss_amp,), *rows = _on_host([loss_full, loss_low, *sums])  # the only wait
+    agreed = _agreements(layers, rows, full, low, output_dtypes=dtypes, in_float16=precision == "fp16")
     return XRayTaken(
         time=time.time(),
         step=step,
@@ -166,6 +181,139 @@ def _output_dtypes(model: nn.Module) -> Iterator[dict[str, str]]:
         for name, module in model.named_modules():
             hooks.callback(module.register_forward_hook(partial(note, name)).remove)
         yield dtypes
+
+
+# --------------------------------------------------------------------------------- agreement
+
+
+class _Layer(NamedTuple):
+    """A module and the trainable parameters that it owns itself."""
+
+    name: str
+    kind: str
+    parameters: tuple[nn.Parameter, ...]
+
+
+def _layers_of(model: nn.Module) -> list[_Layer]:
+    """The modules that own trainable parameters, in the model's order.
+
+    A parameter that several modules share belongs to the first of them.
+    """
+    layers, owned_parameters = [], set[nn.Parameter]()
+    for name, module in model.named_modules():
+        own = [p for p in module.parameters(recurse=False) if p.requires_grad and p not in owned_parameters]
+        if own:
+            layers.append(_Layer(name, type(module).__name__, tuple(own)))
+            owned_parameters.update(own)
+    return layers
+
+
+def _layer_sums(
+    layers: Sequence[_Layer], full: Gradients, half: Gradients, *, loss_scale: float
+) -> list[Tensor]:
+    """[_SUMS] float64 for each layer, on its device, for :func:`_agreements`; empty if it has no gradient.
+
+    ``half`` are AMP's gradients, multiplied by ``loss_scale``. float64 keeps sums over millions of elements
+    exact enough. The host waits only for sparse gradients.
+    """
+    rows = []
+    for layer in layers:
+        pairs = [_pair(full.get(p), half.get(p)) for p in layer.parameters]
+        sums = [_sums(*pair, loss_scale) for pair in pairs if pair is not None]
+        if not sums:
+            rows.append(torch.zeros(0, dtype=torch.float64, device="cpu"))
+        else:
+            rows.append(torch.stack([row.to(sums[0].device, non_blocking=True) for row in sums]).sum(0))
+    return rows
+
+
+def _agreements(
+    layers: Sequence[_Layer],
+    sums: Sequence[Sequence[float]],
+    full: Gradients,
+    half: Gradients,
+    *,
+    output_dtypes: Mapping[str, str],
+    in_float16: bool = False,
+) -> tuple[LayerAgreement, ...]:
+    """Compare each layer's gradients, AMP's ``half`` with FP32's ``full``, by its :func:`_layer_sums`.
+
+    ``in_float16``: whether ``half`` was computed in float16, where small gradients underflow.
+
+    The cosine is that of the angle between both gradients, the relative error |half - full| / |full|. Both
+    are NaN if there is NaN or Inf in either. If AMP's gradients are all 0 and FP32's are not, the cosine is
+    0. A parameter with a gradient in only one of them has zeros in the other.
+    """
+    compared = []
+    for layer, row in zip(layers, sums, strict=True):
+        cosine = relative_error = lost = norm = underflowing = None
+        if row:
+            full_square, half_square, product, difference_square, nonzero, zeroed, small_square = row
+            norm = math.sqrt(full_square)
+            if not (math.isfinite(full_square) and math.isfinite(half_square)):
+                cosine = relative_error = math.nan
+            elif full_square:
+                cosine = product / math.sqrt(full_square * half_square) if half_square else 0.0
+                cosine = min(1.0, max(-1.0, cosine))  # rounding errors; exactly 1 for equal gradients
+                relative_error = math.sqrt(difference_square / full_square)
+                underflowing = math.sqrt(small_square / full_square) if in_float16 else None
+            lost = zeroed / nonzero if nonzero else None
+        compared.append(
+            LayerAgreement(
+                name=layer.name,
+                kind=layer.kind,
+                elements=sum(p.numel() for p in layer.parameters if p in full or p in half),
+                cosine=cosine,
+                relative_error=relative_error,
+                lost=lost,
+                output_dtype=output_dtypes.get(layer.name, ""),
+                norm=norm,
+                underflowing=underflowing,
+            )
+        )
+    return tuple(compared)
+
+
+def _on_host(tensors: Sequence[Tensor]) -> list[list[float]]:
+    """The numbers in each 0- or 1-dimensional tensor; waits once for each device."""
+    rows = [tensor.detach().as_subclass(Tensor).reshape(-1) for tensor in tensors]
+    copies, wait = host_copy(rows)
+    wait()
+    return [row.tolist() for row in copies]
+
+
+def _pair(full: Tensor | None, half: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Both gradients, flat and in the same order; zeros for one that is missing."""
+    present = half if full is None else full
+    if present is None:
+        return None
+    full, half = (torch.zeros_like(present) if g is None else g for g in (full, half))
+    if full.is_sparse and half.is_sparse:
+        # The same batch has the same rows, unless they are chosen at random.
+        full, half = full.coalesce(), half.coalesce()
+        if torch.equal(full.indices(), half.indices()):
+            return _flat(full.values()), _flat(half.values())
+    return _flat(full), _flat(half)
+
+
+def _flat(gradient: Tensor) -> Tensor:
+    gradient = gradient.to_dense() if gradient.is_sparse else gradient
+    return (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1)
+
+
+def _sums(full: Tensor, half: Tensor, loss_scale: float) -> Tensor:
+    """[_SUMS] float64 on the device, or on the host where that has no float64, over two flat gradients."""
+    if not capabilities(full.device).float64:
+        full, half = full.cpu(), half.cpu()
+    sums = torch.zeros(_SUMS, dtype=torch.float64, device=full.device)
+    for full_chunk, half_chunk in zip(full.split(_CHUNK_ELEMENTS), half.split(_CHUNK_ELEMENTS), strict=True):
+        f, scaled = full_chunk.double(), half_chunk.double()
+        h, small = scaled / loss_scale, f.masked_fill(scaled.abs() >= _SMALLEST_NORMAL, 0.0)
+        difference, nonzero = h - f, f != 0
+        counts = (nonzero.count_nonzero().double(), ((h == 0) & nonzero).count_nonzero().double())
+        products = (f.dot(f), h.dot(h), f.dot(h), difference.dot(difference))
+        sums += torch.stack([*products, *counts, small.dot(small)])
+    return sums
 
 
 # --------------------------------------------------------------------------------- operators

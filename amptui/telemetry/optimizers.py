@@ -17,8 +17,7 @@ from amptui.telemetry.comparison import PrecisionLedger, low_precision_now
 from amptui.telemetry.events import cut_label
 from amptui.telemetry.flops import FlopsWatch
 from amptui.telemetry.gpu_use import GpuWatch
-from amptui.telemetry.history import Tracks, rate_series
-from amptui.telemetry.metrics import Metrics
+from amptui.telemetry.history import Metrics, Tracks, rate_series
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
 from amptui.telemetry.pace import Pace
 from amptui.telemetry.scaling import ScalerWatch

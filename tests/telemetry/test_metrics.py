@@ -8,7 +8,7 @@ import pytest
 from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import EpochFinished, Record, Validated, Validation
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
-from amptui.telemetry.metrics import MAX_NAMED
+from amptui.telemetry.history import MAX_NAMED
 from amptui.telemetry.view import MetricKind, SessionView
 from tests.builders import fold, view_of
 from tests.telemetry.record_samples import run, steps
