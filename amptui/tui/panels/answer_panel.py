@@ -140,7 +140,8 @@ def finding_blocks(
         dim = finding.grade == "unknown" or (finding.subject == "speed" and not interval)
         value_style = style if finding.is_trouble else Style.DIM if dim else int(Style.TEXT)
         sign, room = Word(SIGNS[finding.grade], style), width - LABEL_WIDTH - GAP
-        prose = wrapped_phrases(f" {words}", value_style, room, lines=_MAX_LINES, head=(sign,))
+        # A cell is kept free for the sign that it was cut.
+        prose = wrapped_phrases(f" {words}", value_style, room - 1, lines=_MAX_LINES, head=(sign,))
         source = phrase(
             whole_words(evidence, room), Style.WARNING if finding.freshness == "old" else Style.DIM
         )

@@ -166,7 +166,7 @@ def _headroom_block(numerics: NumericsView, width: int) -> Block:
     phrases.append(Phrase((Gauge(_DOUBLINGS, left, _headroom_style(numerics)),)))
     if least := probe_words.least_headroom(numerics):
         phrases.append(phrase(least, Style.DIM))
-    growth = wrapped_phrases(long_words(numerics.growth), Style.TEXT, room)
+    growth = wrapped_phrases(long_words(numerics.growth), Style.TEXT, room - 1)
     return labelled_block("headroom", [*flowed(phrases, room), *growth], 0)
 
 

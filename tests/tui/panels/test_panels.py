@@ -12,7 +12,8 @@ from amptui.records.keeping import KeepingChanged
 from amptui.records.run import Note, PauseChanged, Record, RunFailed, RunFinished
 from amptui.telemetry.view import PrecisionSwitch, Series, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels import event_list, header
+from amptui.tui.panels import event_list, header, numerics_panel
+from amptui.tui.panels.answer_panel import LABEL_WIDTH
 from amptui.tui.panels.phrases import Phrase, Word, whole_words
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.step_cursor import (
@@ -27,7 +28,7 @@ from tests.diagnosis.test_labels import asked_for
 from tests.golden import Goldens
 from tests.telemetry.record_samples import skip_row
 from tests.tui import views
-from tests.tui.numerics_views import collapsing
+from tests.tui.numerics_views import collapsing, healthy
 from tests.tui.renderables.tracks import series_of
 from tests.tui.special_views import seven_optimizers
 
@@ -209,3 +210,16 @@ def test_keys_lead_the_cursor_where_was_approved(goldens: Goldens) -> None:
     ):
         lines += [" | ".join(words(cursor_line(view, series, step, units.loss))) for step in steps]
     goldens.check("scripts/cursor", "\n".join(lines))
+
+
+def test_no_finding_loses_its_words_where_room_is_scarce() -> None:
+    view, screen = healthy(), ScreenState(now=views.NOW, focus="numerics")
+    for width in range(44, 130):
+        canvas = Canvas(width, 22)
+        numerics_panel.draw(canvas, view, screen)
+        rows = [
+            line.rstrip()
+            for line in canvas.lines()
+            if re.match(r"[ a-z] (overflow|outputs|underflow) ", line)
+        ]
+        assert all(len(row) > LABEL_WIDTH for row in rows), rows
