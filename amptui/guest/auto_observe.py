@@ -9,16 +9,10 @@ has its parameters, and with the scalers that they are used with. A script that 
 finder that finds nothing. Neither child processes, however they are started, nor a program that takes the
 script's place by ``os.exec*`` are observed.
 
-Other ways in, and why not:
-
-- ``python -c`` or ``runpy`` with the script as an argument: amptui's frames stand under every traceback,
-  stack and debugger; ``__main__.__spec__``, ``sys.orig_argv`` and workers that import ``__main__`` again
-  differ; a package, a folder and a zip file would each need code of their own.
-- a ``.pth`` file or an entry point of torch's (``torch.backends``): runs in every process of the environment.
-- ``usercustomize``: off in virtual environments. ``LD_PRELOAD``: needs a compiler.
-- ``sys.remote_exec``: Python 3.14; may come after the first steps.
-- an audit hook: cannot be removed, and is called for every event of the process.
-- hooks of ``nn.Module``: they slow every forward pass, and ``torch.compile`` guards on them.
+Other ways in: ``python -c`` and ``runpy`` stand under every traceback, stack and debugger; a ``.pth`` file or
+an entry point of torch's runs in every process of the environment; ``usercustomize`` is off in virtual ones;
+``sys.remote_exec`` may come after the first steps; an audit hook is called for every event of the process;
+and hooks of ``nn.Module`` slow every forward pass.
 """
 
 import atexit

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line
 from amptui.data.batches import count_samples
-from amptui.guest.processes import processes_of_script
+from amptui.guest.processes import ranks_of_script
 from amptui.guest.run import RunLength, ScriptRun, tell_fault
 from amptui.loops.script.script import ObservedScript, Pairs, WatchedScript, named_optimizers
 
@@ -108,7 +108,7 @@ class Monitor:
         close_monitors_of([script.optimizer, *(pair.optimizer for pair in script.others)])
         _OPEN.add(self)
         try:
-            self._run = ScriptRun(script, processes_of_script(), self._length)
+            self._run = ScriptRun(script, ranks_of_script(), self._length)
             atexit.register(self._close_at_exit)
         except Exception as error:
             if is_from_signal_handler(error):

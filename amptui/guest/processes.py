@@ -1,4 +1,4 @@
-"""The processes that train a script: this one alone, or ranks of which it is one; nobody above asks which.
+"""The ranks that train a script together, of which this process is one.
 
 A rank meets the others in a thread of its own, and then does beside its loop what a rank of ours does. None
 of it needs the loop's thread: a script whose ranks never meet trains as without us.
@@ -30,7 +30,7 @@ from amptui.ranks.numbers.meter import RankMeter
 from amptui.ranks.progress import HangWatch, RankProgress
 from amptui.ranks.world import World, world_of_variables
 from amptui.recipe.request import HANG_SECONDS
-from amptui.records.control import NO_XRAY, Control
+from amptui.records.control import NO_XRAY
 from amptui.records.run import Note, Record, RunStarted
 from amptui.records.steps import Steps
 from amptui.runs.rundir import RunDir
@@ -51,53 +51,12 @@ _runs = count()
 """How many runs this process has opened: all ranks open them in the same order."""
 
 
-class OneProcess:
-    """A script that trains in this process alone."""
-
-    world = World(0, 0, 1)
-    """Which process of how many this is."""
-
-    def continues(self, _run_dir: str) -> bool:
-        """Whether the run in that folder goes on with this process."""
-        return False
-
-    def open(self, script: ObservedScript | WatchedScript, emit: Emit) -> tuple[Control, Emit]:  # noqa: ARG002
-        """The control of ``script``, and what takes the records of its loop."""
-        return Control(emit), emit
-
-    def layout(self, _script: Script) -> ParallelLayout:
-        """How the training is shared; a single process takes all samples."""
-        return ParallelLayout(1)
-
-    def add_to(self, started: RunStarted, _layout: ParallelLayout) -> RunStarted:
-        """The first record, with what the processes add to it."""
-        return started
-
-    def start(self, optimizer: ObservedOptimizer) -> None:
-        """Begin to meet the others; ``optimizer`` is the script's first."""
-
-    def begin(self) -> None:
-        """The first step ends."""
-
-    def leave(self, why: str, error: str = "") -> None:
-        """Tell the others that this process takes no part any more, and the ``error`` of its script."""
-
-    @property
-    def may_stop(self) -> bool:
-        """Whether the loop may end: one of several ranks must not end alone."""
-        return True
-
-    @property
-    def launcher_pid(self) -> int | None:
-        """The process whose signals reach the whole script; None if this one's do."""
-        return None
-
-
-class OneOfRanks(OneProcess):
+class OneOfRanks:
     """A rank among the others, from :meth:`start` to :meth:`leave`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
+        """Which process of how many this is."""
         self._control: RankControl
         self._watched = False
         """Whether requests reach the loop, which otherwise is only observed."""
@@ -119,20 +78,24 @@ class OneOfRanks(OneProcess):
         self._thread = threading.Thread(target=self._meet_others, name="amptui-ranks", daemon=True)
 
     def continues(self, run_dir: str) -> bool:
+        """Whether the run in that folder goes on with this process."""
         if not run_dir:  # each start of the ranks has a run of its own
             self.world = replace(self.world, restart=0, max_restarts=0)
         return self.world.restart > 0 and RunDir(Path(run_dir)).holds_a_run
 
     def open(self, script: ObservedScript | WatchedScript, emit: Emit) -> tuple[RankControl, Emit]:
+        """The control of ``script``, and what takes the records of its loop."""
         self._emit, self._watched = emit, isinstance(script, WatchedScript)
         self._control = RankControl(self.world, emit, counts_alike=False)
         return self._control, self._take
 
     def layout(self, script: Script) -> ParallelLayout:
+        """How the training is shared."""
         layout, data_parallel = layout_of(script.model, self.world.size), script.data_parallel
         return layout if data_parallel is None else replace(layout, data_parallel=data_parallel, unknown="")
 
     def add_to(self, started: RunStarted, layout: ParallelLayout) -> RunStarted:
+        """The first record, with what the ranks add to it."""
         samples, data_parallel = started.batch_size, layout.data_parallel
         return replace(
             started,
@@ -145,21 +108,26 @@ class OneOfRanks(OneProcess):
 
     @property
     def may_stop(self) -> bool:
+        """Whether the loop may end: one of several ranks must not end alone."""
         return self._watched and not self._control.over
 
     @property
     def launcher_pid(self) -> int | None:
+        """The process whose signals reach the whole script; None if this one's do."""
         is_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() == self._parent
         return self._parent if is_torchrun else None  # once torchrun is gone, another has adopted us
 
     def start(self, optimizer: ObservedOptimizer) -> None:
+        """Begin to meet the others; ``optimizer`` is the script's first."""
         self._optimizer = optimizer
         self._thread.start()
 
     def begin(self) -> None:
+        """The first step ends."""
         self._start_time = time.monotonic()
 
     def leave(self, why: str, error: str = "") -> None:
+        """Tell the others that this process takes no part any more, and the ``error`` of its script."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -304,7 +272,7 @@ def world_of_script() -> World | None:
     return World(rank, int(local) if local.isdigit() else rank, size) if size > 1 else None
 
 
-def processes_of_script() -> OneProcess:
-    """The processes that train the script. Raises UsageError if a variable of torchrun's is not a number."""
+def ranks_of_script() -> OneOfRanks | None:
+    """The ranks that train the script; None for a process alone. Raises as :func:`world_of_script`."""
     world = world_of_script()
-    return OneProcess() if world is None else OneOfRanks(world)
+    return None if world is None else OneOfRanks(world)

@@ -25,16 +25,16 @@ from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line, write_line
 from amptui.diagnosis.summary import tell_unsaved
 from amptui.guest.auto_observe import mark_unsaved, take_run
-from amptui.guest.processes import NOT_WATCHED, Emit, OneProcess
+from amptui.guest.processes import NOT_WATCHED, Emit, OneOfRanks
 from amptui.loops.description import describe_resumption, here
 from amptui.loops.script.guard import fault_words
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.observed_optimizer import ObservedOptimizer
 from amptui.loops.script.script import ObservedScript, SwitchedScaler, WatchedScript
-from amptui.loops.script.script_model import kind_of
+from amptui.loops.script.script_model import ParallelLayout, kind_of
 from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.process.recording import Recording
-from amptui.ranks.agreement.control import RankControl
+from amptui.ranks.world import World
 from amptui.records.answers import RequestRefused
 from amptui.records.control import Control, Request, StopRequest, record_of, tell_nobody
 from amptui.records.ranks import RankLost
@@ -98,14 +98,15 @@ class ScriptRun:
     """Takes what screens ask of the loop."""
 
     def __init__(
-        self, script: ObservedScript | WatchedScript, processes: OneProcess, length: RunLength
+        self, script: ObservedScript | WatchedScript, ranks: OneOfRanks | None, length: RunLength
     ) -> None:
-        self.processes = processes
+        self._ranks = ranks
+        """Those that train together; None where this process trains alone."""
         self.loop = script.loop or ObservedLoop()
         self._length = length
         self.stops_when_asked = False
         """Whether the script's loop asks whether it should stop."""
-        self.layout = processes.layout(script)
+        self.layout = ParallelLayout(1) if ranks is None else ranks.layout(script)
         """How the processes share the training."""
         self._script: ObservedScript | WatchedScript | None = script
         self._refusal = script.reason if isinstance(script, ObservedScript) else ""
@@ -120,9 +121,9 @@ class ScriptRun:
         self._emit: Emit = tell_nobody
         run_dir, notify_url = take_run()  # which no child process shall inherit
         self._started_by_amptui = bool(run_dir)
-        self._goes_on = processes.world.leads and processes.continues(run_dir)
+        self._goes_on = ranks is not None and ranks.world.leads and ranks.continues(run_dir)
         """Whether torchrun has started the ranks again: the run goes on in its folder."""
-        if processes.world.leads:
+        if self.world.leads:
             self._open_recording(run_dir, notify_url)
         try:
             self._open_loop(script)
@@ -137,7 +138,7 @@ class ScriptRun:
 
     def _open_recording(self, run_dir: str, notify_url: str) -> None:
         folder = RunDir(Path(run_dir)) if run_dir else create_run_dir(None, self._name)
-        request = {"script": masked(sys.argv), "max_restarts": self.processes.world.max_restarts}
+        request = {"script": masked(sys.argv), "max_restarts": self.world.max_restarts}
         recording = Recording(folder, request=request, goes_on=self._goes_on, notify_url=notify_url)
         self._recording, self._emit = recording, recording.emit
         if self._goes_on:
@@ -145,10 +146,13 @@ class ScriptRun:
 
     def _open_loop(self, script: ObservedScript | WatchedScript) -> None:
         """Begin to see the steps of ``script``."""
-        self.control, emit = self.processes.open(script, self._emit)
-        loop, world = self.loop, self.processes.world
-        if isinstance(self.control, RankControl) and world.leads:
-            self.control.cannot_stop = self._cannot_stop
+        loop, world, emit = self.loop, self.world, self._emit
+        if self._ranks is None:
+            self.control = Control(emit)
+        else:
+            self.control, emit = self._ranks.open(script, emit)
+            if world.leads:
+                self.control.cannot_stop = self._cannot_stop
         loop.emit, loop.leads = emit, world.leads
         loop.on_first_step, loop.on_fault = self._begin, self._give_up
         data_parallel = self.layout.data_parallel
@@ -180,7 +184,13 @@ class ScriptRun:
             else:
                 attach = f"amptui attach {shlex.quote(run_argument(recording.run_dir.path))}"
                 write_line(sys.stderr, attach)
-        self.processes.start(self.first)
+        if self._ranks is not None:
+            self._ranks.start(self.first)
+
+    @property
+    def world(self) -> World:
+        """Which process of how many this is."""
+        return World(0, 0, 1) if self._ranks is None else self._ranks.world
 
     @property
     def path(self) -> Path | None:
@@ -214,10 +224,10 @@ class ScriptRun:
         if (recording := self._recording) is not None:
             self._emit(PhaseChanged(time=time.time(), phase="training"))
             started = describe(script, self.first, name=self._name, precision=precision, length=self._length)
-            started, resumed = self.processes.add_to(started, self.layout), None
+            started, resumed = self._ranks.add_to(started, self.layout) if self._ranks else started, None
             if self._goes_on:
                 step, last_step = self.first.step, look_at(recording.run_dir).step or 0
-                after, restarts = step - 1 if step > 1 else last_step, self.processes.world.restart
+                after, restarts = step - 1 if step > 1 else last_step, self.world.restart
                 resumed = describe_resumption(started, step=after, restarts=restarts, cause="a rank ended")
             recording.begin(started, resumed)
             if resumed is not None and step == 1:
@@ -226,14 +236,16 @@ class ScriptRun:
                 self.note("info", _NO_NORMS)
             if why := self.layout.unknown:
                 self.note("warning", f"no samples/s: {why}; watch() and observe() take data_parallel=N")
-        self.processes.begin()
+        if self._ranks is not None:
+            self._ranks.begin()
 
     def _give_up(self, error: Exception) -> None:
         """Nothing is watched any more, by a fault of ours."""
         self._unwatched = fault_words(error)
         complain(f"stopped watching this script, which goes on: {self._unwatched}")
         self.note("error", f"amptui stopped watching: {self._unwatched}")
-        self.processes.leave(NOT_WATCHED)
+        if self._ranks is not None:
+            self._ranks.leave(NOT_WATCHED)
         self.control.close(NO_LONGER_WATCHED)
 
     # ------------------------------------------------------------------------------- what is asked of it
@@ -245,7 +257,7 @@ class ScriptRun:
         that ``amptui run`` started gets the signal that a terminal or a batch system would send it; no other
         script is stopped from a screen.
         """
-        asks_itself = self.stops_when_asked and self.processes.may_stop
+        asks_itself = self.stops_when_asked and (self._ranks is None or self._ranks.may_stop)
         if not isinstance(request, StopRequest) or (asks_itself and not request.at_once):
             if self._refusal:
                 self.control.look(self.first.step)  # nobody else does: the step of a refusal
@@ -262,7 +274,7 @@ class ScriptRun:
 
     def _interrupt(self, number: int) -> None:
         """Send the script a signal as its terminal would: that of several ranks is torchrun's."""
-        if (launcher_pid := self.processes.launcher_pid) is not None:
+        if self._ranks is not None and (launcher_pid := self._ranks.launcher_pid) is not None:
             os.kill(launcher_pid, number)
         else:
             signal.pthread_kill(threading.main_thread().ident or 0, number)
@@ -282,9 +294,10 @@ class ScriptRun:
         """
         stopped = self.stop_reason is not None
         try:
-            self.processes.leave("has ended", failure_of(error))
+            if self._ranks is not None:
+                self._ranks.leave("has ended", failure_of(error))
             # The GPU of a rank that failed may wait for a collective of ranks that have ended.
-            self.loop.close(waits=error is None or self.processes.world.size == 1)
+            self.loop.close(waits=error is None or self._ranks is None)
         except Exception as fault:  # a device that failed has nothing left to deliver
             if is_from_signal_handler(fault) or self._recording is None:
                 raise
@@ -301,7 +314,7 @@ class ScriptRun:
         now, step, failure = time.time(), self.first.step, failure_of(error)
         if failure and (precision := self.first.unproven_precision):
             failure = f"{failure}; {_AFTER_SWITCH.format(precision=precision)}"
-        if failure and self.processes.world.starts_again:  # the run is not over
+        if failure and self.world.starts_again:  # the run is not over
             place: dict[str, Any] = {"rank": 0, "host": socket.gethostname()}
             self._emit(RankLost(time=now, step=step, cause="failed", detail=failure, **place))
         elif failure:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 import amptui
 from amptui import Monitor
 from amptui.guest.auto_observe import observe_from_first_step, search_loop
-from amptui.guest.processes import OneProcess
+from amptui.guest.processes import OneOfRanks
 from amptui.guest.run import RunLength, ScriptRun
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.script import ObservedScript, WatchedScript
@@ -35,13 +35,13 @@ class ListedRun(ScriptRun):
     def __init__(
         self,
         script: ObservedScript | WatchedScript,
-        processes: OneProcess,
+        ranks: OneOfRanks | None,
         length: RunLength,
         *,
         watcher: "Watcher",
     ) -> None:
         self._watcher = watcher
-        super().__init__(script, processes, length)
+        super().__init__(script, ranks, length)
 
     def _open_recording(self, _path: str, _notify_url: str) -> None:
         self._emit = lambda record: self._watcher.records.extend(one_by_one([record]))
