@@ -158,9 +158,8 @@ def test_a_fault_refuses_what_was_asked_and_what_is_asked_afterwards(
     with monkeypatch.context() as patch, own.watch() as monitor:
 
         def before(step: int) -> None:
-            if step == 3:
+            if step == 4:
                 ask(monitor, TraceRequest())
-            if step == 4:  # the trace is being made
                 patch.setattr(PrecisionSwitch, "begin_step", None)
                 ask(monitor, PauseRequest(paused=True))
             if step == 5:
