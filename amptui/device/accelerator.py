@@ -28,8 +28,6 @@ class Capabilities:
     """
     side_streams: bool = False
     """Copies run beside the computation, on a stream of their own."""
-    pinned_memory: bool = False
-    """Copies from page-locked host memory do not wait."""
     peak_memory: bool = False
     """The allocator knows its peak, and not only what it holds now."""
     float64: bool = False
@@ -68,7 +66,6 @@ _CPU = Capabilities(title="CPU", float64=True, float8="emulated", foreach=True, 
 _ASYNCHRONOUS: dict[str, Any] = {
     "timed_events": True,
     "side_streams": True,
-    "pinned_memory": True,
     "peak_memory": True,
     "float64": True,
     "float8": "emulated",
@@ -97,7 +94,7 @@ TRAINABLE = ("cpu", "cuda", "xpu", "mps")
 """The types of devices that the command line takes."""
 
 PINNING = frozenset({"cuda", "xpu"})
-"""Those with ``pinned_memory``, for a loop that may call nothing for each tensor."""
+"""Those for which copies from page-locked host memory do not wait."""
 
 
 def capabilities(device: torch.device) -> Capabilities:
