@@ -123,7 +123,7 @@ class Server:
         as one line of JSON, ``lines`` included. Never waits, and otherwise costs microseconds.
         """
         self._history = history
-        if lines:
+        if lines and self._screens:  # else nobody's thread need wake up
             self._call(self._send, lines)
         if time.monotonic() >= self._history_due:
             self._send_history(history)
