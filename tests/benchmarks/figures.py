@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from amptui.base import units
 from amptui.base.student import t_quantile
@@ -87,21 +86,15 @@ def mean_ratio(ratios: Sequence[float]) -> float:
 
 
 def mean_interval(ratios: Sequence[float]) -> tuple[float, float] | None:
-    """95% interval of the geometric mean of independent ratios: by their logarithms."""
-    found = interval_of_mean(np.log(ratios))
-    return None if found is None else (float(np.exp(found[0])), float(np.exp(found[1])))
-
-
-def interval_of_mean(values: npt.ArrayLike) -> tuple[float, float] | None:
-    """95% interval of the mean of independent values by Student's t.
+    """95% interval of the geometric mean of independent ratios: by Student's t of their logarithms.
 
     None with fewer than :data:`amptui.monitor.ab_test.MIN_PAIRS`.
     """
-    array = np.asarray(values, np.float64)
-    if len(array) < MIN_PAIRS:
+    if len(ratios) < MIN_PAIRS:
         return None
-    reach = t_quantile(0.95, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array))
-    return float(array.mean() - reach), float(array.mean() + reach)
+    logs = np.log(ratios)
+    reach = t_quantile(0.95, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
+    return float(np.exp(logs.mean() - reach)), float(np.exp(logs.mean() + reach))
 
 
 def rounded(values: Sequence[float], digits: int = 4) -> list[float]:

@@ -2,13 +2,12 @@
 
 import os
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkstemp
+from tempfile import TemporaryDirectory
 
 import psutil
 
@@ -74,51 +73,6 @@ class Lab:
         finally:
             process.kill()
             process.wait()
-
-    @contextmanager
-    def talk(self, command: Sequence[str], env: Mapping[str, str]) -> Iterator[Callable[[], str]]:
-        """A child that answers each line that it is sent with one: a function that sends and returns one.
-
-        The first line that the child prints says that it is ready. Raises RuntimeError if it has ended.
-        """
-        log = Path(mkstemp(dir=self.folder)[1])
-        with (
-            log.open("w") as complaints,
-            subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, **self.environment, **env},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=complaints,
-                text=True,
-            ) as process,
-        ):
-            stdin, stdout = process.stdin, process.stdout
-            assert stdin is not None and stdout is not None, "pipes"  # noqa: PT018
-
-            def answer() -> str:
-                line = stdout.readline()
-                if not line:
-                    process.wait()
-                    raise RuntimeError(f"{command} has ended: {log.read_text().strip()[-2000:]}")
-                return line
-
-            def ask() -> str:
-                with suppress(BrokenPipeError):
-                    print(file=stdin, flush=True)
-                return answer()
-
-            limit = threading.Timer(self.limit_seconds(), process.kill)
-            limit.start()
-            try:
-                answer()
-                yield ask
-            finally:
-                limit.cancel()
-                process.kill()
-                with suppress(BrokenPipeError):  # of what it did not read
-                    stdin.close()
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """What amptui costs the training and the terminal, each figure beside its aim.
 
     python -m tests.benchmarks.overhead [--quick] [--only NAME ...] [--restarts N] [--rounds N]
-                                        [--precisions P ...] [--device D] [--json FILE] [--judge]
+                                        [--sides SIDE ...] [--precisions P ...] [--device D] [--json FILE]
+                                        [--judge]
 
 Prints a table and then one JSON object. Ends by itself within twelve minutes, with 0 if all that was asked
 for could be measured, with 1 if not, and with ``--judge`` with 1 also if an aim was missed.
 
-Step times are taken in turns of seconds, the plain loop's beside those of the app. Two processes of one
+Step times are taken in turns of seconds, the plain loop's beside those of the app, or of the same loop that
+calls ``amptui.observe()`` or ``amptui.watch()``. Two processes of one
 program differ by a few percent, so both are started anew several times, and intervals are over restarts. A
 busy machine is told by its counters and gets no verdict; on one, ``nice -n -10`` before the command helps. On
 a GPU the host's clock sees when steps are sent off: there only the mean says what they take.
@@ -32,7 +34,7 @@ from amptui.loops.description import device_name
 from amptui.monitor.ab_test import MIN_PAIRS
 from tests.benchmarks.figures import Figure, mean_interval, mean_ratio, rounded, table
 from tests.benchmarks.lab import Lab, open_lab
-from tests.benchmarks.side import PLAIN
+from tests.benchmarks.side import OBSERVE, PLAIN, WATCH
 from tests.benchmarks.turns import APP, QUIET_CORES, Turn, Workload, take_turns, workloads
 from tests.terminal import Terminal, amptui_command
 
@@ -76,6 +78,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=MEASURES, help="measure this; may be repeated")
     parser.add_argument("--restarts", type=int, help="sets of processes")
     parser.add_argument("--rounds", type=int, help="turns of each process")
+    parser.add_argument("--sides", nargs="+", choices=(APP, OBSERVE, WATCH), default=[APP])
     parser.add_argument("--precisions", nargs="+", choices=("fp32", "fp16", "bf16"), default=["fp32"])
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
@@ -106,7 +109,7 @@ def main() -> int:
                     figures.append(first_panels(lab, QUICK_STARTS if quick else STARTS))
                     continue
                 workload = workloads(on_gpu=options.device == "cuda", quick=quick)[name]
-                times: Any = {"restarts": restarts, "rounds": rounds}
+                times: Any = {"restarts": restarts, "rounds": rounds, "sides": options.sides}
                 figures += beside_plain_loop(lab, workload, options.precisions, **times)
             except Exception as error:  # noqa: BLE001 - what fails here must not cost what was measured before
                 errors[name] = f"{type(error).__name__}: {error}"
@@ -147,28 +150,29 @@ def beside_plain_loop(
     *,
     restarts: int,
     rounds: int,
+    sides: Sequence[str] = (APP,),
 ) -> list[Figure]:
-    """The step rate of the app by the plain loop's."""
+    """The step rate of the app, or of watched loops, by the plain loop's."""
     figures = []
     for precision in precisions:
         asked = replace(workload, precision=precision)
         turns = take_turns(
             lab,
-            {side: (side, asked) for side in (PLAIN, APP)},
+            {side: (side, asked) for side in (PLAIN, *sides)},
             restarts=restarts,
             rounds=rounds,
             longest_seconds=LONGEST_TURNS_SECONDS,
         )
-        figures += _figures(asked, turns)
+        figures += [figure for side in sides for figure in _figures(asked, turns, side)]
     return figures
 
 
-def _figures(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> list[Figure]:
-    """The app's step rate by the plain loop's, and the same by p10."""
-    pairs, caveat = _counted_pairs(turns[PLAIN], turns[APP])
+def _figures(workload: Workload, turns: Mapping[str, Sequence[Turn]], side: str) -> list[Figure]:
+    """A side's step rate by the plain loop's, and the same by p10."""
+    pairs, caveat = _counted_pairs(turns[PLAIN], turns[side])
     found = {statistic: ratios(pairs, statistic) for statistic in STATISTICS}
     rate = Figure(
-        name=f"{workload.name}.{workload.precision}.{APP}.rate",
+        name=f"{workload.name}.{workload.precision}.{side}.rate",
         value=mean_ratio(found["mean"]),
         unit="fraction",
         aim=workload.min_rate_ratio,
@@ -179,17 +183,17 @@ def _figures(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> list[Fi
             "threads": workload.threads,
             "batch_size": workload.batch_size,
             "turn_seconds": workload.turn_seconds,
-            "pairs": len(turns[APP]),
+            "pairs": len(turns[side]),
             "counted_pairs": len(pairs),
             "ratios_of_restarts": {statistic: rounded(values) for statistic, values in found.items()},
-            "step_seconds": {side: _times(of) for side, of in turns.items()},
+            "step_seconds": {name: _times(of) for name, of in turns.items()},
         },
     )
     if workload.device != "cpu":
         return [rate]  # the host's clock says nothing of single steps of a device
     p10 = replace(
         rate,
-        name=f"{workload.name}.{workload.precision}.{APP}.p10",
+        name=f"{workload.name}.{workload.precision}.{side}.p10",
         value=mean_ratio(found["p10"]),
         interval=mean_interval(found["p10"]),
         caveat="" if _times(turns[PLAIN])["p10"] < SLICE_SECONDS else caveat,

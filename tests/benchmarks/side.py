@@ -2,13 +2,15 @@
 
     python -m tests.benchmarks.side SIDE MODEL [--precision P] [--device D] [--batch-size N] [--mnist DIR]
 
-SIDE is ``tutorial`` (mnist-deep as a tutorial writes it, on MNIST's files below DIR) or ``plain`` (a bare
-loop over amptui's data). The whole app is started as a person starts it.
+SIDE is ``tutorial`` (mnist-deep as a tutorial writes it, on MNIST's files below DIR), ``plain`` (a bare
+loop over amptui's data), or the call that the same loop makes to be watched: ``observe`` or ``watch``. The
+whole app is started as a person starts it.
 """
 
 import argparse
 import os
 from contextlib import nullcontext
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import MNIST
 from torchvision.transforms import ToTensor
 
+import amptui
 from amptui.data.batches import open_batches
 from amptui.data.sources import DataRequest
 from amptui.data.vision import MNIST_FOLDER, synthetic_images
@@ -31,14 +34,14 @@ from amptui.recipe.loading import build_experiment, load_class
 from amptui.recipe.request import parse_model
 from tests.benchmarks.timed import VARIABLE, StampWriter
 
-TUTORIAL, PLAIN = "tutorial", "plain"
+TUTORIAL, PLAIN, OBSERVE, WATCH = "tutorial", "plain", "observe", "watch"
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def main() -> None:
     """Train as the command line says."""
     parser = argparse.ArgumentParser(description="Train until killed.")
-    parser.add_argument("side", choices=(TUTORIAL, PLAIN))
+    parser.add_argument("side", choices=(TUTORIAL, PLAIN, OBSERVE, WATCH))
     parser.add_argument("model")
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--device", default="auto")
@@ -48,10 +51,10 @@ def main() -> None:
     if options.side == TUTORIAL:
         tutorial_loop(options.mnist, options.precision, options.device, options.batch_size)
     else:
-        plain_loop(options.model, options.precision, options.device, options.batch_size)
+        plain_loop(options.side, options.model, options.precision, options.device, options.batch_size)
 
 
-def plain_loop(model_text: str, precision: str, device_text: str, batch_size: int) -> None:
+def plain_loop(side: str, model_text: str, precision: Any, device_text: str, batch_size: int) -> None:
     """The loop that a careful person would write for the same experiment: what amptui is measured against.
 
     It begins as amptui does with the same settings and seed 0, has amptui's data, resident on the device, and
@@ -67,11 +70,19 @@ def plain_loop(model_text: str, precision: str, device_text: str, batch_size: in
     model = setup.build_model(experiment, device, first_batch=batches.first)
     optimizer = setup.build_optimizer(experiment, model)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+    autocast: Any = nullcontext
+    if precision != "fp32":
+        autocast = partial(torch.autocast, device.type, dtype=DTYPES[precision])
+    if side == OBSERVE:
+        amptui.observe(model, optimizer)
+    elif side == WATCH:
+        monitor = amptui.watch(model, optimizer, precision=precision)
+        scaler, autocast = monitor.scaler, monitor.autocast
     for batch in (batch for epoch in count(1) for batch in batches.epoch(epoch)):
         optimizer.zero_grad()
-        with nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=DTYPES[precision]):
+        with autocast():
             loss: Any = experiment.loss(model, batch)
-        if precision == "fp16":
+        if precision == "fp16" or side == WATCH:
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()

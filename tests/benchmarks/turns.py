@@ -228,7 +228,7 @@ def take_turns(
     """Turns of each entrant: ``rounds`` with each of ``restarts`` sets of processes.
 
     The same number of all; fewer rounds, and in the end fewer restarts, where time runs out.
-    An entrant is a side, ``PLAIN``, ``TUTORIAL`` or ``APP``, and what it trains, by any name.
+    An entrant is a side, ``APP`` or one of ``side.py``, and what it trains, by any name.
     Raises RuntimeError where two sides do not train the same, AssertionError where one stands still.
     """
     turns: dict[str, list[Turn]] = {name: [] for name in entrants}
