@@ -1,9 +1,8 @@
 """What is asked of a run, in which order, and what ends it early; the losses from the same start."""
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -21,18 +20,14 @@ from amptui.records.control import (
     record_of,
 )
 from amptui.records.findings import MemoryKind
+from amptui.records.run import PauseCause, PauseChanged
 from amptui.reports.advise.evidence import Evidence, candidates
 from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
 from amptui.reports.advise.measuring import progress_words
 from amptui.reports.advise.stages import Stages
-from amptui.telemetry.view import (
-    EMPTY_VIEW,
-    Comparison,
-    NumericsView,
-    PrecisionStats,
-    PrecisionSwitch,
-    SessionView,
-)
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import EMPTY_VIEW, SessionView
+from tests.builders import fold, make_started, make_steps, make_switch
 from tests.golden import Goldens
 from tests.reports.advise.situations import row
 from tests.telemetry import record_samples as samples
@@ -42,7 +37,7 @@ LOOKS = 400
 
 @dataclass
 class FakeRun:
-    """Each look is some steps later; ``step_seconds`` and ``refused`` are by precision."""
+    """Each look is ten steps later; ``step_seconds`` and ``refused`` are by precision."""
 
     step_seconds: Mapping[str, float] = field(default_factory=dict)
     refused: Mapping[str, tuple[Refusal, str]] = field(default_factory=dict)
@@ -52,110 +47,63 @@ class FakeRun:
     asked: list[Request] = field(default_factory=list)
     now: float = 0.0
     stop_reason: str | None = None
-    view: SessionView = EMPTY_VIEW
-    _steps: dict[str, int] = field(default_factory=dict)
-    _sides: tuple[str, ...] = ()
-    _rounds: int = 0
+    precision: str = "fp32"
+    session: Session = field(default_factory=lambda: fold([make_started()]))
+
+    @property
+    def view(self) -> SessionView:
+        return self.session.view()
 
     def clock(self) -> float:
         return self.now
 
     def ask(self, request: Request) -> int:
         self.asked.append(request)
-        number = len(self.asked)
-        result = record_of(request, number)
-        answer: Answer = RequestTaken(time=time.time(), step=self.view.step, request=result)
-        precision = request.precision if isinstance(request, PrecisionRequest) else ""
-        if precision in self.refused:
-            reason, detail = self.refused[precision]
-            answer = RequestRefused(
-                time=time.time(), step=self.view.step, request=result, reason=reason, detail=detail
-            )
-        elif precision:
-            self._switch(precision)
-        elif isinstance(request, ComparisonRequest):
-            self._sides, self._rounds = request.precisions, 0
-            self._compare()
-        elif isinstance(request, XRayRequest):
-            one_xray = samples.xray(self.view.step, precision="bf16")
-            self.view = replace(self.view, numerics=replace(self.view.numerics, xray=one_xray))
-        elif isinstance(request, PauseRequest):
-            self.view = replace(self.view, state="running", pause_cause="")
-        self.view = replace(self.view, answers=(*self.view.answers, answer))
-        return number
+        made = record_of(request, len(self.asked))
+        facts: dict[str, Any] = {"time": 0.0, "step": self.view.step, "request": made}
+        answer: Answer = RequestTaken(**facts)
+        match request:
+            case PrecisionRequest(precision) if precision in self.refused:
+                reason, detail = self.refused[precision]
+                answer = RequestRefused(**facts, reason=reason, detail=detail)
+            case PrecisionRequest(precision):
+                self.session.fold([make_switch(self.view.step + 1, self.precision, precision)])
+                self.precision = precision
+                self._compare(())
+            case ComparisonRequest(precisions):
+                self._compare(precisions)
+            case XRayRequest():
+                self.session.fold([samples.xray(self.view.step, precision=self.precision)])
+            case PauseRequest(paused):
+                self.pause("", paused=paused)
+        self.session.fold([answer])
+        return len(self.asked)
 
-    def pause(self, cause: Any) -> None:
-        self.view = replace(self.view, state="paused", pause_cause=cause, pause_reason="the reason")
+    def pause(self, cause: PauseCause, *, paused: bool = True) -> None:
+        self.session.fold([PauseChanged(time=0.0, step=self.view.step, paused=paused, cause=cause)])
 
-    def advance(self, steps: int = 10, seconds: float = 0.1) -> SessionView:
+    def advance(self) -> SessionView:
         """Make steps, unless paused, and return the new view."""
-        self.now += seconds
-        view = self.view
-        if view.state == "paused":
-            return view
-        precision = view.precision or "fp32"
-        if self._sides and view.compared is not None and not view.compared.over:
-            self._rounds += 1
-            self._compare()
-        self._steps[precision] = self._steps.get(precision, 0) + steps
-        step = view.step + steps
-        weights = (MemoryKind(kind="weights", dtype=self.weights_dtype, size_bytes=8),)
-        breakdown = replace(samples.memory("fp32"), step=step, kinds=weights)
-        self.view = replace(
-            self.view,
-            state="running",
-            precision=precision,
-            step=step,
-            switches=view.switches or (PrecisionSwitch(1, precision),),
-            comparison=Comparison(rows=tuple(map(self._stats, self._steps))),
-            numerics=NumericsView(measured_step=step, window=samples.window(1), xray=view.numerics.xray),
-            memory=(breakdown,),
-            last=samples.step(step, precision=precision, loss=self.loss, step_seconds=0.01),
-        )
+        self.now += 0.1
+        if self.view.state != "paused":
+            first, seconds = self.view.step + 1, self.step_seconds.get(self.precision, 0.01)
+            facts = {"precision": self.precision, "loss": self.loss, "step_seconds": seconds}
+            weights = (MemoryKind(kind="weights", dtype=self.weights_dtype, size_bytes=8),)
+            memory = replace(samples.memory("fp32", step=first), kinds=weights)
+            self.session.fold(make_steps(first, first + 9, grad_max=0.1, **facts))
+            self.session.fold([samples.window(first), memory])
+            if (last := self.view.compared) is not None and not last.over:
+                self._compare([row.precision for row in last.rows], last.rounds + 1)
         return self.view
 
-    def _switch(self, precision: str) -> None:
-        switch = PrecisionSwitch(self.view.step + 1, precision)
-        over = None if self.view.compared is None else replace(self.view.compared, over=True)
-        self._sides = ()
-        switches = (*self.view.switches, switch)
-        self.view = replace(self.view, precision=precision, switches=switches, compared=over)
-
-    def _compare(self) -> None:
-        over = not self._sides or self._rounds >= self.rounds_needed
-        rows = (row("fp32"), *(row(name, 1.5) for name in self._sides[1:]))
-        compared = samples.compared(
-            self.view.step,
-            rounds=self._rounds,
-            rows=rows if self._sides else () if self.view.compared is None else self.view.compared.rows,
-            over=over,
-            reason="narrow" if over else "running",
-        )
-        self.view = replace(self.view, compared=compared)
-
-    def _stats(self, precision: str) -> PrecisionStats:
-        return PrecisionStats(
-            precision=precision,
-            steps=self._steps[precision],
-            warm_up_steps=0,
-            median_step_seconds=self.step_seconds.get(precision, 0.01),
-            samples_per_second=None,
-            peak_allocated_bytes=None,
-            last_loss=1.0,
-            skipped=0,
-        )
+    def _compare(self, sides: Sequence[str], rounds: int = 0) -> None:
+        """Without ``sides`` the comparison ends."""
+        rows, over = [row(name, 1.5) for name in sides], not sides or rounds >= self.rounds_needed
+        self.session.fold([samples.compared(self.view.step, rounds=rounds, rows=tuple(rows), over=over)])
 
 
 def short(request: Request) -> str:
-    """What a request asks for, in a word or two."""
-    match request:
-        case PrecisionRequest(precision):
-            return precision
-        case ComparisonRequest(precisions):
-            return "compare " + ",".join(precisions) if precisions else "end comparison"
-        case PauseRequest(paused):
-            return "pause" if paused else "resume"
-    return KINDS[type(request)]
+    return " ".join(map(str, (KINDS[type(request)], *astuple(request)[:1])))
 
 
 class Measured(NamedTuple):
@@ -165,7 +113,7 @@ class Measured(NamedTuple):
     candidates: Sequence[str]
     seconds: float = 1000.0
     pauses: Callable[[Stages, SessionView], object] = lambda *_: False
-    cause: str = ""
+    cause: PauseCause = ""
 
 
 RUNS = {
@@ -213,7 +161,7 @@ def test_each_precision_is_tried_then_compared_then_looked_into(goldens: Goldens
         ]
         lines += [
             f"== {name}",
-            f"asked: {'; '.join(short(request) for request in run.asked)}",
+            f"asked: {'; '.join(map(short, run.asked))}",
             f"looked into: {', '.join(evidence.numerics)}; window {bool(evidence.window)}",
             f"excluded: {'; '.join(excluded)}",
             f"missing: {evidence.missing}; lost in: {evidence.lost_in}",
