@@ -43,13 +43,11 @@ def ended_afterwards(folder: Path) -> Iterator[None]:
 
 
 def records_of(folder: Path) -> list[Record]:
-    """What the journal holds now."""
     journal = folder / "journal.jsonl"
     return list(read(journal)) if journal.exists() else []
 
 
 def steps_of(folder: Path) -> list[StepRow]:
-    """The journal's steps so far."""
     return of(StepRow, records_of(folder))
 
 
@@ -81,13 +79,11 @@ def wait_until(found: Callable[[], T], what: str, *, seconds: float = 60.0) -> T
 
 
 def wait_for_more(folder: Path, *, steps: int = 1) -> None:
-    """Wait until the training has made more steps."""
     before = last_step(folder)
     wait_until(lambda: last_step(folder) >= before + steps, "training did not go on")
 
 
 def wait_for_end(folder: Path, *, seconds: float = 60.0) -> None:
-    """Wait until no process trains in ``folder`` any more."""
     wait_until(lambda: run_pid(folder) is None, f"the run in {folder} did not end", seconds=seconds)
 
 
@@ -121,8 +117,6 @@ def own_lines(printed: str) -> list[str]:
     """The lines of a process without those of gloo, which torch 2.9 prints when ranks meet."""
     return [line for line in printed.splitlines() if not line.startswith("[Gloo] ")]
 
-
-# ---------------------------------------------------------------------------------- without a screen
 
 WITNESS = str(Path(__file__).parent / "recipes" / "witness.py")
 
@@ -164,7 +158,6 @@ def headless_run(lives: Lives, folder: Path) -> Iterator[Path]:
 
 
 def stop(folder: Path) -> None:
-    """End the run as a person would from another terminal."""
     pid = run_pid(folder)
     assert pid is not None, "the run has ended by itself"
     os.kill(pid, signal.SIGTERM)

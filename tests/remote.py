@@ -22,11 +22,9 @@ from tests.checkout import ROOT
 from tests.living import wait_until
 
 HOST = "box"
-"""Its name in the configuration of ssh."""
 
 
 def write_program(path: Path, command: str) -> None:
-    """One that a shell runs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{command}\n")
     path.chmod(0o755)
@@ -41,7 +39,6 @@ class RemoteMachine:
 
     @property
     def home(self) -> Path:
-        """The user's, there."""
         return self.folder / "home"
 
     def prepare(self) -> None:
@@ -129,9 +126,6 @@ def ssh_processes(pid: int) -> list[int]:
             if child.name() == "ssh" and "-T" in child.cmdline():
                 pids.append(child.pid)
     return pids
-
-
-# ------------------------------------------------------------ the server, in a process of its own
 
 
 async def _run(process: "asyncssh.SSHServerProcess[bytes]") -> None:

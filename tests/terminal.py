@@ -88,7 +88,6 @@ class Terminal:
 
     @property
     def modes(self) -> list[object]:
-        """The terminal's modes now."""
         return termios.tcgetattr(self.slave)
 
     def press(self, keys: str, *, until: str = "", until_gone: str = "") -> None:
@@ -144,7 +143,6 @@ class Terminal:
         return found
 
     def wait_until(self, holds: Callable[[], object]) -> None:
-        """Read until that is so."""
         limit = time.monotonic() + 60
         while not holds():
             assert time.monotonic() < limit, self.text
@@ -175,7 +173,6 @@ class Terminal:
         return self.process.wait()
 
     def _read_the_rest(self) -> None:
-        """Of a program that has ended."""
         before = -1
         while self.master >= 0 and len(self.written) > before:
             before = len(self.written)
@@ -190,9 +187,7 @@ FRAMES = ("--fps", "20")
 
 
 def amptui_command(*arguments: str) -> list[str]:
-    """The command line of the program under test."""
     return [sys.executable, "-m", "amptui", *arguments]
 
 
 KNOBS = str(Path(__file__).parent / "recipes" / "knobs.py")
-"""A model file with a knob for each trouble."""

@@ -75,9 +75,6 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-# -------------------------------------------------------------------------------- a model file
-
-
 @pytest.mark.ci
 def test_a_hostile_model_in_a_pipe(model: Path, warm: WarmSource, tmp_path: Path) -> None:
     command = ["train", str(model), "--device", "cpu", "--run-dir", str(tmp_path / "run")]
@@ -91,12 +88,8 @@ def test_a_hostile_model_in_a_pipe(model: Path, warm: WarmSource, tmp_path: Path
     assert b"in step 30" in last
 
 
-# ------------------------------------------------------------------------------------ journals
-
-
 @pytest.fixture
 def forged(tmp_path: Path) -> Path:
-    """The folder of a run whose journal somebody forged."""
     long = Note(time=100.9, severity="error", text="long " * 20_000)
     return write_journal(tmp_path / EVIL_NAME, [*poison.poisoned_records(), long])
 
@@ -185,8 +178,6 @@ def is_number(cell: str) -> bool:
     return True
 
 
-# -------------------------------------------------------------------------------- command lines
-
 EVIL_WORD = next(poison.words()).translate({0: None, ord(":"): ".", 0xD83D: "\udc9b5;41m\udcff"})
 """What can be an argument: no NUL, half surrogates are bytes that are no UTF-8, and no class is named."""
 
@@ -240,9 +231,6 @@ def test_hostile_command_lines_and_kept_runs(
     assert not poison.strange_in_lines(said)
 
 
-# ----------------------------------------------------------------------------- models that go wrong
-
-
 @pytest.mark.ci
 def test_a_run_that_became_nan_says_how_to_go_back(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "a run"
@@ -293,13 +281,10 @@ def test_workers_of_every_kind_know_what_the_model_file_defines_and_leave_with_t
         wait_until(lambda: not session_of(int(told.read_text())), "a process of the run is left")
 
 
-# ----------------------------------------------------------- whatever is in a journal
-
 TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 
 
 def drawn(view: SessionView) -> None:
-    """Draw everything that a screen can show of it."""
     frame, canvas = Frame(), Canvas(120, 40)
     state = ScreenState(now=view.device.time if view.device else 0.0)
     for focus in (None, *RANKED_PANELS):
@@ -329,7 +314,6 @@ def folded(records: Iterable[Record]) -> Session:
 
 
 def used_in_every_way(folder: Path) -> None:
-    """All that amptui does with a journal."""
     session = folded(JournalReader(RunDir(folder).journal_path))
     drawn(session.view())
     attached = Session()

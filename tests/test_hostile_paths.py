@@ -56,17 +56,12 @@ def nothing_written(folder: Path, capsys: pytest.CaptureFixture[str], *words: st
     assert contents(folder) == before
 
 
-# ------------------------------------------------------------------ what amptui owns in a run's folder
-
-
 @pytest.fixture
 def read(tmp_path: Path) -> Path:
-    """The run that a command reads."""
     return whole(tmp_path / "read")
 
 
 def whole(folder: Path) -> Path:
-    """A folder with every file that a run may have."""
     write_journal(folder, whole_run())
     run_dir = RunDir(folder)
     run_dir.write_run_json({"asked": {"model": KNOBS}})
@@ -129,9 +124,6 @@ def test_files_of_other_names_and_folders_without_a_run_are_the_user_s(read: Pat
         assert path.is_file()
 
 
-# --------------------------------------------------------------------- what exports write besides
-
-
 def test_two_formats_in_one_file_are_refused(
     read: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,9 +131,6 @@ def test_two_formats_in_one_file_are_refused(
     with nothing_written(tmp_path, capsys, "--csv and --html would both write"):
         arguments = ["--csv", str(tmp_path / "same.csv"), "--html", str(tmp_path / "link")]
         assert main(["export", str(read), *arguments]) == 2
-
-
-# ----------------------------------------------------------------------------- forged run folders
 
 
 def test_nothing_that_somebody_else_s_run_names_is_run_without_trust(
@@ -163,9 +152,6 @@ def test_nothing_that_somebody_else_s_run_names_is_run_without_trust(
         assert main(arguments) == RunFolderError.exit_status
     main([*arguments, "--trust"])
     assert "no checkpoint in" in capsys.readouterr().err, "it was to be resumed"
-
-
-# ------------------------------------------------------------------ runs of somebody else
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a while")
@@ -222,9 +208,6 @@ def test_a_journal_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to(kept)
     for name in ("best.jsonl", "latest"):
         assert export(find_run(str(tmp_path / name)), csv=tmp_path / "steps.csv").steps == 9
-
-
-# ---------------------------------------------------------------------------------------------- modes
 
 
 @pytest.fixture

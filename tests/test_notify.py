@@ -129,8 +129,6 @@ def test_a_wrong_url_is_a_usage_error_of_one_line_that_does_not_repeat_it(
         assert SECRET.encode() not in done.stderr
 
 
-# ----------------------------------------------------------------------- the bell of a real terminal
-
 _OTHER_OSC = re.compile(rb"\x1b\](?:22|2|0);[^\x07\x1b]*(?:\x07|\x1b\\)")
 """Textual's wishes for the pointer and the title: their BEL ends a sequence and rings nothing."""
 

@@ -36,7 +36,6 @@ Steps = list[list[list[str]]]
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the runs of a test are."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -65,12 +64,10 @@ def started(
 
 
 def said(out: Path) -> str:
-    """What the ranks wrote to standard error."""
     return (out / "errors").read_text()
 
 
 def launched(warm: WarmSource, out: Path, kind: str, steps: int, start: tuple[str, ...] = TORCHRUN) -> int:
-    """The script to its end; its exit status."""
     with started(warm, out, kind, steps, start) as process:
         pass
     return process.wait()
@@ -82,7 +79,6 @@ def steps_in(out: Path) -> Steps:
 
 @pytest.fixture(scope="module")
 def bare(warm: WarmSource, tmp_path_factory: pytest.TempPathFactory) -> Steps:
-    """What the script does without us."""
     out = tmp_path_factory.mktemp("bare") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
@@ -96,20 +92,17 @@ def the_run(runs: Path) -> Path:
 
 
 def begun(runs: Path) -> Path:
-    """The run, once there is one."""
     wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
     return the_run(runs)
 
 
 def meeting(runs: Path) -> Path:
-    """The run, once its ranks have met."""
     run = begun(runs)
     wait_until(lambda: of(RanksStarted, records_of(run)), "the ranks have not met", seconds=120)
     return run
 
 
 def assert_trained_as(bare: Steps, out: Path) -> None:
-    """Both ranks have trained to the end as the script does without us."""
     assert sorted(own_lines((out / "printed").read_text())) == ["rank 0 is done", "rank 1 is done"]
     assert steps_in(out) == bare
 
@@ -149,7 +142,6 @@ def test_observed_ranks_train_as_the_bare_script(
 
 
 def screen_of(run: Path) -> Screen:
-    """A screen of the run, once that can be reached."""
 
     def reached() -> Screen | None:
         try:

@@ -61,16 +61,11 @@ def assert_whole(run: Path) -> None:
 
 
 def said_by(terminal: Terminal) -> str:
-    """What stands on the terminal, as one line."""
     return " ".join(terminal.text.split()).replace("- ", "-")
-
-
-# -------------------------------------------------------------------------------- without a screen
 
 
 @contextmanager
 def headless(lives: Lives, run: Path, *arguments: str, program: str = "") -> Iterator[Process]:
-    """A run that has begun to train."""
     with ended_afterwards(run):
         process = lives.start(*(arguments or train_arguments(run, "--headless")), program=program)
         wait_until(lambda: last_step(run) > 0, "no step was taken")
@@ -117,8 +112,6 @@ def test_a_headless_run_that_prints_survives_its_terminal(warm: WarmSource, tmp_
     assert f"print from step {last_step(run)}" in (run / "output.log").read_text()
     assert any("terminal was closed" in getattr(record, "text", "") for record in records_of(run))
 
-
-# ---------------------------------------------------------------------------- a step that takes long
 
 HURRIED = changed_program("from amptui.process import stop_signals; stop_signals.LEAVE_AFTER_SECONDS = 0.1")
 """A process with nothing to wait for leaves much sooner than usual."""
@@ -190,11 +183,8 @@ def test_a_second_signal_or_the_stop_timeout_ends_the_run_in_its_step_and_says_w
 
 
 def checkpoints_told(run: Path) -> list[int]:
-    """The steps of the checkpoints, as the journal tells of them."""
     return [r.step for r in records_of(run) if isinstance(r, CheckpointWritten)]
 
-
-# ------------------------------------------------------------------------------------------ screens
 
 ENDS, GOES_ON, NO_RUN = "the run ends", "the run goes on", "there is none"
 
@@ -218,7 +208,6 @@ SCREENS = (
 
 @contextmanager
 def screen_of(command: str, lives: Lives, run: Path) -> Iterator[Terminal]:
-    """A screen on which something is seen."""
     script = run.with_name("train.py")
     script.write_text(WATCHED)
     journal = str(ROOT / "demo" / "mnist-deep.jsonl")

@@ -26,7 +26,6 @@ from tests.tiny import Log, train
 
 
 def watch(prepared: Prepared) -> SessionView:
-    """What is shown after a whole training."""
     log = started(prepared)
     train(prepared, log)
     return view_of(*log)
@@ -59,9 +58,6 @@ def details(event: Event) -> str:
     return "\n".join(event_details(event))
 
 
-# ------------------------------------------------------------------------------------- calibration
-
-
 def test_a_few_skips_at_the_start_are_normal_and_no_alarm() -> None:
     view = watch(unstable("calibration", steps=30))
     (skips,) = events(view, "skip")
@@ -78,9 +74,6 @@ def test_after_the_calibration_the_scaler_is_healthy() -> None:
     view = watch(unstable("calibration", steps=200))
     assert view.numerics.scaler.state == "none recently"
     assert 0 < (view.numerics.headroom or 0) < 8
-
-
-# ---------------------------------------------------------------------------------------- collapse
 
 
 @pytest.mark.torch
@@ -133,9 +126,6 @@ def test_at_the_floor_a_person_is_told_why_the_run_pauses_and_goes_on(choice: st
     assert all(parameter.isfinite().all() for parameter in prepared.model.parameters())
 
 
-# ----------------------------------------------------------------------------------------- forward
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize(
     ("experiment", "module"),
@@ -177,9 +167,6 @@ def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
     assert "the output of amplifier" in long_words(finding)
 
 
-# ----------------------------------------------------------------------------------------- buffers
-
-
 @pytest.mark.ci
 def test_poisoned_buffers_are_named_and_said_to_stay_in_every_precision() -> None:
     view = watch(unstable("buffers"))
@@ -192,9 +179,6 @@ def test_poisoned_buffers_are_named_and_said_to_stay_in_every_precision() -> Non
     assert view.validated is not None
     assert view.validated.validation is not None
     assert math.isnan(view.validated.validation.loss or 0)
-
-
-# --------------------------------------------------------------------------------------- underflow
 
 
 def test_gradients_that_would_vanish_in_float16_are_told_while_in_fp32() -> None:

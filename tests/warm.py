@@ -92,7 +92,6 @@ class WarmSource:
         return int(status) if status != b"runs" else None
 
     def close(self) -> None:
-        """No more of them."""
         self._socket.close()
         self._process.wait(PATIENCE_SECONDS)
 
@@ -106,7 +105,6 @@ class WarmProcess:
         self._source = source
 
     def poll(self) -> int | None:
-        """The exit status; None while it runs."""
         if self.returncode is None:
             self.returncode = self._source.status_of(self.pid)
         return self.returncode
@@ -126,7 +124,6 @@ class WarmProcess:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -157,7 +154,6 @@ class PipedProcess:
         return self._process.returncode
 
     def terminate(self) -> None:
-        """Ask it to end."""
         self.send_signal(signal.SIGTERM)
 
     def communicate(self, timeout: float) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,17 +15,12 @@ SECRET = "T0pS3cret-path"  # noqa: S105 - of tests
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A request, as it came."""
-
     path: str
     headers: dict[str, str]
     body: bytes
-    seconds: float
-    """When, on the monotonic clock."""
 
     @property
     def text(self) -> str:
-        """The line of a JSON body."""
         fields: dict[str, Any] = json.loads(self.body)
         return str(fields["text"])
 
@@ -36,8 +30,8 @@ class Receiver(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, statuses: Sequence[int], location: str, port: int) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(self, statuses: Sequence[int], location: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.statuses = list(statuses)
         self.location = location
         self.gate = threading.Event()
@@ -55,9 +49,9 @@ class Receiver(ThreadingHTTPServer):
             self._arrival.notify_all()
             return self.statuses.pop(0) if self.statuses else 200
 
-    def wait_for(self, count: int, *, seconds: float = 60.0) -> list[Post]:
+    def wait_for(self, count: int) -> list[Post]:
         with self._arrival:
-            arrived = self._arrival.wait_for(lambda: len(self.posts) >= count, seconds)
+            arrived = self._arrival.wait_for(lambda: len(self.posts) >= count, 60)
         assert arrived, f"{len(self.posts)} of {count} requests came"
         return list(self.posts)
 
@@ -67,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        status = self.server.take(Post(self.path, dict(self.headers), body, time.monotonic()))
+        status = self.server.take(Post(self.path, dict(self.headers), body))
         self.server.gate.wait()
         self.send_response(status)
         if self.server.location:
@@ -82,9 +76,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def receiver(*statuses: int, location: str = "", port: int = 0) -> Iterator[Receiver]:
+def receiver(*statuses: int, location: str = "") -> Iterator[Receiver]:
     """A server that runs meanwhile; no proxy of the environment stands before it."""
-    with pytest.MonkeyPatch.context() as patch, Receiver(statuses, location, port) as server:
+    with pytest.MonkeyPatch.context() as patch, Receiver(statuses, location) as server:
         patch.setenv("no_proxy", "127.0.0.1")
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:

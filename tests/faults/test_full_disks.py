@@ -49,7 +49,6 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 
 
 def limited_command(limit: int, *arguments: str) -> list[str]:
-    """`amptui`, none of whose files grows beyond the limit."""
     return [sys.executable, "-c", changed_program(LIMITED.format(limit=limit)), *arguments]
 
 
@@ -65,7 +64,6 @@ def limited(warm: WarmSource, limit_bytes: int, *arguments: str) -> tuple[int, s
 
 
 def end_of(process: PipedProcess) -> tuple[int, str, str]:
-    """The exit status, and what it said on both streams."""
     with process:
         out, err = process.communicate(PATIENCE_SECONDS)
         return process.wait(), out, err
@@ -88,9 +86,6 @@ def unsaved(said: str) -> dict[str, int]:
         number = re.search(r"([\d,]+) (?:records are lost|could not be written)", line)
         found[part] = int(number[1].replace(",", "")) if number else 1
     return found
-
-
-# ------------------------------------------------------------------------- what a run writes and keeps
 
 
 @pytest.mark.ci
@@ -189,8 +184,6 @@ def test_an_export_that_finds_no_room_fails_names_its_file_and_keeps_the_old_one
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
-# ------------------------------------------------------------------------------------------ real disks
-
 DISK_BYTES = 4 * 2**20
 
 
@@ -209,7 +202,6 @@ def small_disk(place: Path) -> Iterator[Path]:
 
 
 def fill(file: Path) -> None:
-    """Write until there is no room."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
     with suppress(OSError):  # no space left
         for _ in range(2 * DISK_BYTES // 1024):
@@ -250,8 +242,6 @@ def test_a_journal_that_is_taken_away_is_told_and_the_training_goes_on(lives: Li
     *_, last = JournalReader(tmp_path / "aside")
     assert isinstance(last, RunFinished)
 
-
-# ---------------------------------------------------------------------------------------------- output
 
 FULL = Path("/dev/full")
 

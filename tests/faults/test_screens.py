@@ -58,9 +58,6 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
         assert lost(run) == (0, 0)
 
 
-# ------------------------------------------------- faults of the screen itself, and bytes that no key sends
-
-
 BROKEN = """
 from amptui.tui import frame, keyboard
 
@@ -124,9 +121,6 @@ def test_a_screen_that_hears_no_key_is_left_with_ctrl_c(warm: WarmSource, tmp_pa
         assert_restored(terminal)
 
 
-# ------------------------------------------------------------------------ trainings that are killed
-
-
 LIFE_SECONDS = (0.05, 0.7)
 """From the start of a process to its end: some do not get to a step, most write a checkpoint or several."""
 
@@ -135,7 +129,6 @@ LOST_SECONDS = 1.0
 
 
 def lived(folder: Path) -> list[tuple[int, int, str, float | None, float | None, int | None]]:
-    """What the journal says of each step, without its times."""
     return [(r.step, r.epoch, r.precision, r.loss, r.loss_scale, r.growth_tracker) for r in steps_of(folder)]
 
 

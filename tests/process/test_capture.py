@@ -36,8 +36,6 @@ def test_a_progress_bar_is_recorded_when_it_ends_and_a_flood_is_bounded(tmp_path
     assert flood[MAX_LINES_A_SECOND - 1] == f"flood {MAX_LINES_A_SECOND - 1} … (more lines in output.log)"
 
 
-# The lines of a stream, however it is cut, from text and from progress bars.
-
 UP = "\x1b[A"
 
 PIECES = (

@@ -38,7 +38,6 @@ T = TypeVar("T", bound=Record)
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A folder for a run, which is not there yet."""
     return tmp_path / "run"
 
 
@@ -49,7 +48,6 @@ def go_on(tmp_path: Path) -> Path:
 
 
 def of(kind: type[T], run: Path) -> list[T]:
-    """The records of one type in the journal."""
     return builders.of(kind, records_of(run))
 
 
@@ -61,24 +59,20 @@ def last(kind: type[T], run: Path) -> T:
 
 
 def assert_lost(run: Path, rank: int, cause: str) -> None:
-    """The run failed because of that rank."""
     (lost,) = of(RankLost, run)
     assert (lost.rank, lost.cause) == (rank, cause)
     last(RunFailed, run)
 
 
 def has_begun(run: Path) -> bool:
-    """Whether it has made a step."""
     return last_step(run) > 0
 
 
 def is_building(run: Path) -> bool:
-    """Whether rank 0 builds the model."""
     return any(record.phase == "model" for record in of(PhaseChanged, run))
 
 
 def has_a_checkpoint(run: Path) -> bool:
-    """Whether ranks can go on from one."""
     return bool(list((run / "checkpoints").glob("step-*.pt")))
 
 
@@ -106,7 +100,6 @@ def ranks(
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """A process and all that it started."""
     try:
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -121,15 +114,12 @@ def kill_all(pid: int) -> None:
 
 
 def pid_of(rank: int, process: PipedProcess) -> int:
-    """The process of one rank."""
     return next(
         member.pid
         for member in family(process.pid)
         if member.environ().get("RANK") == str(rank) and "amptui" in " ".join(member.cmdline())
     )
 
-
-# --------------------------------------------------------------------------------------------- starting
 
 NEIGHBOURLY = """
 from neighbour import NAME
@@ -189,9 +179,6 @@ def test_ranks_train_to_the_end_and_leave_one_whole_journal_and_all_weights(
     assert sum(value.numel() for name, value in state.items() if "running" not in name) > started.parameters
 
 
-# ----------------------------------------------------------------------------------- asked to stop, killed
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize(("rank", "status"), [(None, 143), (1, 0)])
 def test_sigterm_stops_all_ranks_cleanly_and_none_is_started_again(
@@ -227,9 +214,6 @@ def test_ranks_that_wait_for_another_end_when_it_is_killed_or_they_are_stopped(
         assert (end.reason, end.steps) == ("stopped", 0)
 
 
-# ------------------------------------------------------------------------------------------ those that hang
-
-
 @pytest.mark.parametrize(
     ("rank", "stuck", "start"),
     [
@@ -260,8 +244,6 @@ def test_a_rank_that_hangs_ends_the_run_with_its_name_and_the_stacks(
     assert [each for each in stacks if "time.sleep(self.lag_seconds)" in stacks[each]] == [rank]
     assert [*stacks] == [0, 1]
 
-
-# --------------------------------------------------------------------------------- going on after a failure
 
 EVERY_5 = ("--checkpoint-every", "5", "--epochs", "10")
 
@@ -365,8 +347,6 @@ def test_a_run_of_ranks_is_resumed_by_as_many_or_one_and_by_no_number_that_does_
     assert RunDir(run).holds_checkpoints
 
 
-# ---------------------------------------------------------------------------------- what starts the ranks
-
 SLOWLY = ("--set", "slow_seconds=0.01")
 
 _LAUNCHERS = ("RANK", "WORLD", "LOCAL", "MASTER", "GROUP", "ROLE", "TORCH", "SLURM", "OMPI", "PMI", "MPI")
@@ -405,7 +385,6 @@ def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port: int = server.getsockname()[1]

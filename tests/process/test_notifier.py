@@ -22,8 +22,6 @@ HOURS = 7200.0
 
 
 class Run:
-    """A session and what its notifier says of its own trouble."""
-
     def __init__(self, url: str) -> None:
         self.session = Session("runs/knobs-1")
         self.session.fold([make_started(time=time.time())])

@@ -92,9 +92,6 @@ def test_phases_are_told_until_the_first_step_and_their_progress_is_not() -> Non
     assert "validating" not in text
 
 
-# ------------------------------------------------------------------------------ whole programs
-
-
 def test_json_is_every_record_of_the_journal_and_the_answer_last(warm: WarmSource, tmp_path: Path) -> None:
     arguments = train_arguments(
         tmp_path / "run", "--json", "--steps", "40", "--set", "trouble=print", "--set", "at=99"

@@ -41,7 +41,6 @@ def texts(records: Sequence[Record]) -> list[str]:
 
 
 def opened(folder: Path, **options: Any) -> Recording:
-    """A run's recording, which is not started."""
     folder.mkdir(exist_ok=True)
     return Recording(RunDir(folder), request={"model": "m", "steps": 3}, **options)
 
@@ -57,7 +56,6 @@ def started(folder: Path, **options: Any) -> Recording:
 
 
 def closed(recording: Recording) -> list[Record]:
-    """What the journal holds in the end."""
     recording.close(ENOUGH_SECONDS)
     return list(JournalReader(recording.run_dir.journal_path))
 

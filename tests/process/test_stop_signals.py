@@ -24,7 +24,6 @@ def say(*words):
 
 
 def end_of(program: str, *, prelude: str = "") -> tuple[list[str], int]:
-    """What a program says, and its exit status."""
     command = [sys.executable, "-c", prelude + HEADER + program]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
     return done.stdout.splitlines(), done.returncode

@@ -1,5 +1,3 @@
-"""What tests of real ranks share."""
-
 from pathlib import Path
 from typing import Any
 

@@ -56,8 +56,6 @@ _STDERR = 2
 
 @dataclass(slots=True)
 class Ended:
-    """How one rank ended, and what it did."""
-
     status: int
     steps: list[tuple[str, str]] = field(default_factory=list)
     """The precision of each, and a hash of the weights after it."""
@@ -77,7 +75,6 @@ class Ended:
 
     @property
     def answers(self) -> list[tuple[type[Any], str]]:
-        """Which requests were taken or refused."""
         kinds = RequestTaken, RequestRefused
         return [(type(record), record.request.kind) for record in self.log if isinstance(record, kinds)]
 
@@ -124,8 +121,6 @@ def train_ranks(
 
 
 class Run:
-    """This process's rank."""
-
     def __init__(
         self,
         folder: Path,
@@ -165,12 +160,10 @@ class Run:
             self._came.notify_all()
 
     def wait_for(self, kind: type[Any], count: int = 1) -> None:
-        """Wait for so many records of that type."""
         with self._came:
             self._came.wait_for(lambda: len(self.log.of(kind)) >= count)
 
     def until_end(self) -> int:
-        """Wait for the end; return the exit status."""
         self.thread.join(1e6)
         return 0 if self.thread.error is None else self.thread.error.exit_status
 
@@ -285,7 +278,6 @@ def fill_disk() -> None:
 
 
 def empty_disk() -> None:
-    """Let it write again."""
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
@@ -304,7 +296,6 @@ def die_at_second_part() -> None:
 
 
 def _in_trouble(folder: Path, *, trouble: Callable[[], object], **options: Any) -> Run:
-    """Rank 1 gets into ``trouble``."""
     if os.environ["RANK"] == "1":
         trouble()
     return _plain(folder, options=options)

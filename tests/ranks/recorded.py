@@ -76,7 +76,6 @@ class Recorded(Tiny):
     held: str = ""
     """A file that step 20 waits for: a test that is slow finds the run no further."""
     loading_seconds: float = 0.0
-    """How long rank 1 loads its data."""
     unused: bool = False
     """Has a parameter without a part in the loss."""
     dropout: float = 0.0
@@ -99,7 +98,6 @@ class Recorded(Tiny):
     """The rank on which one bit of one weight changes after the fifth step."""
     fused_sgd: bool = False
     odd: bool = False
-    """Trains an :class:`OddModel`."""
     outside: bool = False
     """Its loss uses the weights of a block outside the block."""
 
@@ -180,8 +178,6 @@ def whole(parameter: Any) -> Tensor:
 
 
 class Drawing(Recorded):
-    """Draws from every generator in each step."""
-
     def build_model(self) -> nn.Module:
         return nn.Sequential(super().build_model(), nn.Dropout(0.2))
 
@@ -192,7 +188,6 @@ class Drawing(Recorded):
 
 
 def precision_now() -> str:
-    """What autocast computes in on the CPU."""
     if not torch.is_autocast_enabled("cpu"):
         return "fp32"
     return {torch.float16: "fp16", torch.bfloat16: "bf16"}[torch.get_autocast_dtype("cpu")]

@@ -106,9 +106,6 @@ def test_what_cannot_join_is_refused_in_one_line(environment: dict[str, str], wh
     assert "\n" not in str(refusal.value)
 
 
-# What ranks cannot do, and what they need.
-
-
 @pytest.mark.parametrize(
     ("options", "ranks", "what"),
     [

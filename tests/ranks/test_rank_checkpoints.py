@@ -28,7 +28,6 @@ def ranks(start: Start, folder: Path, model: str = "Drawing", **options: Any) ->
 
 
 def written(rank: Ended) -> list[int]:
-    """After which steps checkpoints were."""
     return [record.step for record in rank.log.of(CheckpointWritten)]
 
 
@@ -117,8 +116,6 @@ def test_each_rank_has_random_states_of_its_own_in_the_file_and_another_number_m
     assert ended[0].error.endswith("; use --nproc 2")
     assert ended[0].log.of(RunFailed)
 
-
-# Checkpoints of a sharded model, of which one rank cannot write its part.
 
 SHARDED: dict[str, Any] = {"fsdp": True, "checkpoint_every": 3}
 

@@ -51,7 +51,6 @@ class Ranks:
         self.store = HashStore()
 
     def connect(self, check: Callable[[], object] = lambda: None) -> None:
-        """Begin to agree."""
         for rank, control in enumerate(self.controls):
             control.connect(Board(self.store, "test"), self.progress(rank), control.fail, check)
 
@@ -108,7 +107,6 @@ def _quick_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def of() -> Iterator[Callable[..., Ranks]]:
-    """So many ranks that agree."""
     all_ranks: list[Ranks] = []
 
     def ranks_of(count: int, **facts: bool) -> Ranks:
@@ -202,9 +200,6 @@ def test_what_the_user_asks_for_ends_a_comparison_on_all_ranks(of: Of) -> None:
     assert leader.take_turn() == ""
     taken_by_all = [control.take(PrecisionRequest) for control in ranks.controls]
     assert [pending and pending.request for pending in taken_by_all] == [PrecisionRequest("fp16")] * 2
-
-
-# Where a rank or the store is lost.
 
 
 def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,6 @@ class Reported:
         self.report = RankReport(self.log.emit)
 
     def take(self, *ranks: RankNumbers) -> Log:
-        """What is told of one exchange's rows."""
         del self.log[:]
         self.report.take(ranks)
         return self.log
@@ -123,9 +122,6 @@ def test_ranks_after_different_steps_are_not_compared_and_weights_once_all_hashe
     assert reported.take(lacking, lacking).of(RanksDisagree) == []
 
 
-# How long it computes.
-
-
 @pytest.mark.torch  # hooks of gradients
 def test_a_cpu_is_timed_in_all_steps_from_the_first_pass_to_the_last_gradient(
     monkeypatch: pytest.MonkeyPatch,
@@ -173,8 +169,6 @@ def test_a_gpu_is_timed_in_one_step_which_is_read_once_it_is_over() -> None:
     torch.cuda.synchronize()
     assert timer.take_seconds() is not None
 
-
-# Hashes of the weights: what they notice, and when ranks compute them.
 
 BITS = {4: torch.int32, 2: torch.int16, 8: torch.int64}
 

@@ -138,9 +138,6 @@ def test_a_parameter_without_a_gradient_is_explained(start: Start) -> None:
     assert error.startswith("a parameter of the model took no part in loss()")
 
 
-# FP8: each rank scales its own operands, and all keep the same weights and switch together.
-
-
 @pytest.mark.torch
 @pytest.mark.usefixtures("usable_torchao")
 def test_ranks_in_float8_keep_the_same_weights_and_learn_as_one_process_does(start: Start) -> None:

@@ -23,7 +23,6 @@ from amptui.ranks.world import World
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[TCPStore]:
-    """A launcher's store in this process."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
     for name, value in variables.items():
@@ -61,9 +60,6 @@ def test_a_rank_that_lost_the_others_is_not_blamed() -> None:
     assert ended is not None
     assert (ended.rank, ended.how) == (-1, "waited")
     assert "Connection closed by peer" in ended.what
-
-
-# How far ranks are in the collectives of all their groups.
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
 from tests.builders import write_journal
 from tests.golden import Goldens
-from tests.opened import Opened
+from tests.opened import opened_files
 from tests.telemetry.record_samples import run, step
 
 NOW = 1_800_000_000.0
@@ -158,11 +158,12 @@ def test_a_reader_that_is_gone_ends_the_list_quietly(many: list[str]) -> None:
 def listed(limit: int | None = None, *, rows: int | None = None, json: bool = False) -> tuple[str, set[str]]:
     """The list on a terminal of so many rows, or in a pipe; and the names of the runs that were opened."""
     out = io.StringIO() if rows is None else Terminal()
-    with pytest.MonkeyPatch.context() as patch, Opened() as opened:
+    with pytest.MonkeyPatch.context() as patch, opened_files() as opened:
         patch.setenv("COLUMNS", "80")
         patch.setenv("LINES", str(rows or 0))
         list_runs(json=json, out=out, limit=limit)
-    return out.getvalue(), opened.in_folders_of(default_base())
+    base = default_base()
+    return out.getvalue(), {path.relative_to(base).parts[0] for path in opened if base in path.parents}
 
 
 @pytest.mark.parametrize("json", [False, True])

@@ -1,5 +1,3 @@
-"""A run that is served, for the tests of both ends of its socket."""
-
 from collections.abc import Iterator
 from pathlib import Path
 

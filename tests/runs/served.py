@@ -86,7 +86,6 @@ class Run:
 
 @contextmanager
 def running(folder: Path, **changes: Any) -> Iterator[Run]:
-    """A run that is served while this is entered."""
     run = Run(folder, **changes)
     run.server.start()
     try:

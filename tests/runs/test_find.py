@@ -83,9 +83,6 @@ def test_whatever_is_written_is_a_run_or_a_usage_error_in_one_line(
         assert (caught.value.exit_status, bool(caught.value.hint)) == (2, True)
 
 
-# What --resume goes on with.
-
-
 def with_checkpoints(name: str, age_seconds: int = 0) -> RunDir:
     run_dir = RunDir(kept(name, age_seconds).parent)
     run_dir.write_run_json({"asked": {"model": "mnist"}})
@@ -106,7 +103,6 @@ def of_a_script(name: str, age_seconds: int = 0) -> RunDir:
 
 
 def told(find: Callable[[str], object], text: str) -> str:
-    """Why there is no such run, in one line with its hint."""
     with pytest.raises((UsageError, RunFolderError)) as caught:
         find(text)
     return str(caught.value)
@@ -206,9 +202,6 @@ def test_a_run_that_goes_on_on_another_machine_is_not_taken_over_until_it_has_en
     checkpoint(signed_elsewhere).unlink()
     assert can_go_on(signed_elsewhere.path) is False
     assert not signed_elsewhere.journal_path.exists(), "it is set aside for a new start"
-
-
-# What attach shows.
 
 
 def test_the_live_run_is_found_by_nothing_by_name_and_by_folder() -> None:

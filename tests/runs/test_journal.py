@@ -170,9 +170,6 @@ def test_what_others_do_to_the_file_is_told_and_records_go_into_what_is_left(
         assert list(JournalReader(left)) == notes(1, 6)
 
 
-# Reading.
-
-
 SOUND = line(notes(1, 1)[0])
 NEWER = b'{"type":"FromTheFuture","time":1.0}\n'
 
@@ -206,9 +203,6 @@ def test_a_line_too_long_for_a_record_is_damaged(
     is_broken = length + len(end) > 600
     assert len(list(reader)) == 3 + (not is_broken)
     assert (bool(reader.damaged_lines), reader.torn) == (is_broken, is_broken and not end)
-
-
-# ------------------------------------------------------------------------------ where a run goes on
 
 
 FINISHED = RunFinished(time=200.0, steps=10, seconds=5.0, reason="done")

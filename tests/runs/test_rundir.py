@@ -108,11 +108,7 @@ def test_run_json_holds_what_it_is_given_in_strict_json_or_leaves_nothing(tmp_pa
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
 
 
-# ----------------------------------------------------------------------------------- whose a run is
-
-
 def saved(**asked: object) -> RunDir:
-    """A saved run of this user."""
     run_dir = create_run_dir(None, "m")
     run_dir.write_run_json({"asked": {"model": "m.py"} | asked})
     return run_dir
@@ -127,9 +123,6 @@ def test_a_run_is_the_user_s_own_whose_options_nobody_else_may_write() -> None:
         run_dir = saved()
         os.chown(run_dir.run_json_path, 65534, -1)
         assert not is_own(run_dir)
-
-
-# --------------------------------------------------------------------------------- one run a folder
 
 
 HOST = socket.gethostname()

@@ -160,9 +160,6 @@ def test_closing_waits_no_longer_than_it_may(tmp_path: Path) -> None:
         assert known == list(range(len(known)))
 
 
-# --------------------------------------------------------------------------------------- the socket
-
-
 def test_the_socket_is_for_its_user_alone_and_gone_with_the_run(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -185,9 +182,6 @@ def test_a_run_in_a_folder_with_a_very_long_name_is_reached(tmp_path: Path) -> N
         screen.catch_up(run)
         assert [path.name for path in folder.iterdir()] == ["run.sock"]
     assert list(folder.iterdir()) == []
-
-
-# A run that has locked its folder and does not listen yet.
 
 
 def test_a_run_that_has_just_begun_is_waited_for(tmp_path: Path) -> None:
