@@ -47,8 +47,6 @@ class Training:
     ends: tuple[str, ...] = ()
     """The calls of the loss in which its processes end, by SIGTERM or SIGKILL: ``("term 5", "kill 9")``."""
     checkpoint_every: int | None = None
-    start: Path | None = None
-    """A file of the weights to begin with."""
 
     def experiment(self, **fields: Any) -> Recipe:
         """The recipe with its fields."""
@@ -82,8 +80,6 @@ class Loop:
         torch.manual_seed(training.seed)
         self.data: Data = self.recipe.load_data(DataRequest(data_dir=Path("unused"), seed=training.seed))
         self.model = self.recipe.build_model()
-        if training.start is not None:
-            self.model.load_state_dict(torch.load(training.start))
         self.optimizer = self.recipe.build_optimizer(self.model)
         batches = self.recipe.samples // self.recipe.batch_size
         if self.recipe.data not in ("arrays", "dataset", "stream"):

@@ -88,7 +88,7 @@ class Recipe(Experiment):
     nans: str = ""
     """The calls whose loss is NaN."""
     parts: bool = False
-    data: Literal["arrays", "dataset", "loader", "own order", "workers", "jitter", "stream"] = "arrays"
+    data: Form = "arrays"
     validates: bool = True
     step_ms: float = 0.0
     """How long a training loss takes at least: a person has time to press a key."""

@@ -32,7 +32,6 @@ def command_line(training: Training, folder: Path, *more: str) -> list[str]:
         "validate-every": training.validate_every,
         "validation-batches": training.validation_batches,
         "checkpoint-every": training.checkpoint_every,
-        "init-weights": training.start,
         "run-dir": folder / "run",
         "save-weights": folder / "weights.pt",
         "device": "cpu",

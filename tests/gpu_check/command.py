@@ -27,11 +27,8 @@ CHECKS = (
     Check(paths.x_ray),
     Check(paths.goes_on, needs_gpu=False),
     Check(paths.gpu_tests),
-    Check(paths.float8, needs_gpu=False),
     Check(speed.published),
-    Check(speed.overhead, needs_gpu=False),
     Check(speed.tutorial_loop, needs_gpu=False),
-    Check(speed.benches),
 )
 """In the order in which they run: those that take minutes come last."""
 

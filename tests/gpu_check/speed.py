@@ -1,6 +1,5 @@
-"""The checks of what amptui costs and gives: beside a bare loop, beside a tutorial's, and by itself."""
+"""The checks of what amptui gives: beside a tutorial's loop, and by itself."""
 
-import json
 import math
 from dataclasses import replace
 from statistics import fmean, median
@@ -8,13 +7,11 @@ from typing import Any
 
 from amptui.records.run import BlockFinished, EpochFinished, RunFinished, RunStarted
 from tests.benchmarks.figures import Figure
-from tests.benchmarks.lab import last_line
-from tests.benchmarks.overhead import beside_plain_loop, speedup
+from tests.benchmarks.overhead import speedup
 from tests.benchmarks.side import TUTORIAL
 from tests.benchmarks.turns import APP, take_turns, workloads
 from tests.builders import StepRow, of
 from tests.gpu_check.bench import Bench, Found, judged, unmeasured
-from tests.terminal import amptui_command
 
 TIMES: dict[str, Any] = {"restarts": 3, "rounds": 2}
 CPU_TIMES: dict[str, Any] = {"restarts": 1, "rounds": 1}
@@ -46,20 +43,6 @@ PUBLISHED = {
     "speedup": 1.71,
 }
 """What the mixed-precision tutorial prints for mnist-deep on real MNIST, on a GPU that it does not name."""
-
-
-def overhead(bench: Bench) -> Found:
-    """Run mnist-deep and a launch-bound loop under the app in turns with a bare loop, in FP32 and AMP."""
-    # On a CPU this shows that it runs: a step of mnist-deep takes seconds there.
-    names = ("launch_bound", "mnist_deep") if bench.on_gpu else ("launch_bound",)
-    found = workloads(on_gpu=bench.on_gpu, quick=bench.quick)
-    times, precisions = TIMES if bench.on_gpu else CPU_TIMES, ("fp32", bench.amp)
-    figures = [
-        figure for name in names for figure in beside_plain_loop(bench.lab, found[name], precisions, **times)
-    ]
-    if not bench.on_gpu:
-        figures = [replace(figure, aim=None) for figure in figures]
-    return judged(figures)
 
 
 def tutorial_loop(bench: Bench) -> Found:
@@ -123,25 +106,6 @@ def published(bench: Bench) -> Found:
         missing = run["unmeasured_steps"]
         figures.append(Figure(name=f"{name}.unmeasured_steps", value=missing, unit="number", aim=0))
     return judged(figures, fp32=fp32, fp16=fp16, published=PUBLISHED, comparable=comparable)
-
-
-def benches(bench: Bench) -> Found:
-    """Run amptui bench on mnist-deep at two batch sizes, on resnet50 and char-gpt, and keep its words."""
-    rounds = ("--rounds", "3" if bench.quick else "4")
-    wanted = {
-        "mnist-deep": ("--batch-size", "256,4096", *bench.data_options),
-        "resnet50": ("--data", "synthetic"),
-        "char-gpt": (),
-    }
-    found = {}
-    for model, options in wanted.items():
-        done = bench.lab.run(amptui_command("bench", model, "--json", *rounds, *options))
-        found[model] = json.loads(last_line(done))
-        if bench.keep is not None:
-            bench.keep.mkdir(parents=True, exist_ok=True)
-            path = bench.keep / f"bench_{model}.json"
-            path.write_text(json.dumps(found[model], indent=1), encoding="utf-8")
-    return {model: report["measured"] for model, report in found.items()}
 
 
 def _train_epochs(bench: Bench, precision: str) -> Found:
