@@ -1,6 +1,5 @@
 """watch() switches the precision of a loop; the bits are those of a loop that does so by itself."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import RunStarted, Validated
 from tests.builders import StepRow, of
 from tests.builders import recorded as records
-from tests.loops.compiled_runs import nothing_compiled
+from tests.loops.compiled_runs import keeping, nothing_compiled
 from tests.own_loops import Form, Own, ask, switches, watched_run
 
 
@@ -133,21 +132,16 @@ def test_torchs_flags_are_as_before_when_it_closes() -> None:
 @pytest.mark.ci  # it compiles
 @pytest.mark.torch
 def test_a_compiled_model_switches_and_each_precision_is_compiled_once(runs: Path) -> None:
-    counted: list[int] = []
-
-    def counting(graph: torch.fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
-        counted.append(1)
-        forward: Callable[..., Any] = graph.forward
-        return forward
-
+    graphs: list[object] = []
     own = Own()
     order = ["fp32", "bf16", "fp16", "fp32", "bf16", "fp16", "fp32"]
     with nothing_compiled():
-        compile_in_place(own.model, backend=counting)  # torch 2.9's own `compile` leaves out a Sequential
+        # torch 2.9's own `compile` leaves out a Sequential.
+        compile_in_place(own.model, backend=keeping(graphs))
         asks = switches({1 + 4 * at: name for at, name in enumerate(order)})
         steps = of(StepRow, watched_run(runs, "scaler", 28, asks, own))
     assert [record.precision for record in steps] == [name for name in order for _ in range(4)]
-    assert len(counted) == 3
+    assert len(graphs) == 3
 
 
 @pytest.mark.parametrize("form", ["scaler", "closure"])

@@ -15,8 +15,8 @@ from torch.distributed.fsdp import fully_shard
 import amptui
 from amptui import AmpMonitor
 from amptui.recipe.float8 import NO_LAYER, NO_SHARDS, OWN_FLOAT8
-from amptui.records.answers import RequestRefused, RequestTaken
-from amptui.records.control import CheckpointRequest, PrecisionRequest
+from amptui.records.answers import RequestRefused
+from amptui.records.control import PrecisionRequest
 from amptui.records.findings import Float8Layers
 from amptui.records.run import RunStarted
 from tests.builders import StepRow, of
@@ -72,16 +72,6 @@ def test_the_layers_are_plain_again_however_the_watching_ends(end: Callable[[Own
     own.model.load_state_dict(state)
     own.optimizer.zero_grad(set_to_none=True)
     assert pickle.dumps(own.model) == whole
-
-
-def test_what_the_script_saves_has_its_own_layers(runs: Path) -> None:
-    own = Own()
-    saved: list[bytes] = []
-    with own.watch(precision="fp8", save=lambda: saved.append(pickle.dumps(own.model))) as monitor:
-        own.watched(monitor, "monitor", 4, asks={2: CheckpointRequest()})
-        assert kinds(own.model) == IN_FLOAT8
-    assert [request.request.kind for request in of(RequestTaken, records(runs))] == ["checkpoint"]
-    assert kinds(pickle.loads(saved[0])) == PLAIN  # noqa: S301 - this test has written it
 
 
 # ---------------------------------------------------------------------------------- other models

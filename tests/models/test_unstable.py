@@ -12,7 +12,7 @@ from amptui.loops.setup import Prepared
 from amptui.models.multi_task import MultiTask
 from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable
-from amptui.records.run import EpochFinished, LossScaleChanged, NonFinite, StepSkipped
+from amptui.records.run import EpochFinished, NonFinite, StepSkipped
 from tests.builders import StepRow
 from tests.models.on_images import DEVICES, learned, losses, on_images
 from tests.tiny import Log, train
@@ -41,30 +41,6 @@ def test_every_trouble_is_sound_outside_of_float16(trouble: str, precision: str,
     assert not log.of(NonFinite)
     assert log.of(EpochFinished)[0].validation is not None
     assert all(torch.isfinite(values).all() for values in prepared.model.state_dict().values())
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("device", DEVICES)
-def test_calibration_skips_the_first_steps_and_learns_at_a_lower_scale(device: str) -> None:
-    log, _ = trained("calibration", "fp16", device)
-    skips = skipped(log)
-    assert 2 <= len(skips) <= 4
-    assert skips[:2] == [1, 2]
-    assert log.of(LossScaleChanged)[-1].current == 65_536 / 2 ** len(skips)
-    assert all(math.isfinite(loss) for loss in losses(log))
-    assert {kind for skip in log.of(StepSkipped) for kind in skip.kinds} <= {"inf"}
-    assert learned(log) > 0.25
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("device", DEVICES)
-def test_underflow_learns_next_to_nothing_in_float16_without_one_skipped_step(device: str) -> None:
-    log, prepared = trained("underflow", "fp16", device)
-    assert not skipped(log)
-    assert learned(log) < 0.1
-    gradients = [p.grad.flatten() for p in prepared.model.parameters() if p.grad is not None]
-    zeros = (torch.cat(gradients) == 0).float().mean()
-    assert zeros > 0.5
 
 
 # --------------------------------------------------------------------------------------- multi-task

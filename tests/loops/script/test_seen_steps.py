@@ -4,6 +4,7 @@ The precision of compiled steps, and of those in float8 layers of a script's own
 ratios are those of the optimizer that made the step, unless it was skipped.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -26,6 +27,7 @@ from amptui.records.run import Note, Record
 from tests.builders import StepRow, of, recorded
 from tests.loops.script.seen_steps import BATCHES, batches, loss_of, net, sgd, steps_of, update, watching
 from tests.observed import OVERFLOWS, Loop
+from tests.probes.test_update_probe import independent
 
 
 @pytest.fixture(autouse=True)
@@ -155,20 +157,6 @@ def each_step_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amptui.monitor.monitor.Monitor.look_interval_seconds", 0.0)
 
 
-def moved(model: nn.Module, before: list[Tensor]) -> dict[str, float]:
-    """The ratios of layers named by their parameters' names, from full copies."""
-    parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for (name, new), old in zip(model.named_parameters(), before, strict=True):
-        parts.setdefault(name.rpartition(".")[0], []).append((new.detach().double(), old.double()))
-    return {
-        layer: float(
-            torch.stack([(new - old).norm() for new, old in pairs]).norm()
-            / torch.stack([old.norm() for _, old in pairs]).norm()
-        )
-        for layer, pairs in parts.items()
-    }
-
-
 @pytest.mark.usefixtures("each_step_is_measured")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_measured_step_has_the_ratios_of_full_copies_and_a_skipped_one_none(
@@ -177,10 +165,10 @@ def test_a_measured_step_has_the_ratios_of_full_copies_and_a_skipped_one_none(
     loop, expected, skipped = Loop(precision, clip=True, accumulate=2), [], set()
     with amptui.observe(loop.model, loop.optimizer, loop.scaler):
         for step in range(1, STEPS + 1):
-            before = [p.detach().clone() for p in loop.model.parameters()]
+            before = copy.deepcopy(loop.model)
             scale = loop.scaler.get_scale()
             loop.train_step(step)
-            expected.append(moved(loop.model, before))
+            expected.append(independent(loop.model, before))
             if loop.scaler.get_scale() < scale:
                 skipped.add(step)
     measured = {record.step: record.ratios for record in of(UpdatesMeasured, recorded(runs))}
@@ -204,12 +192,12 @@ def test_a_step_that_raises_leaves_nothing_for_the_next_one() -> None:
         for batch in batches(2):
             optimizer.zero_grad()
             loss_of(model, batch).backward()
-            before = [p.detach().clone() for p in model.parameters()]
+            before = copy.deepcopy(model)
             with suppress(ValueError):
                 optimizer.step()
     (record,) = of(UpdatesMeasured, seen)
     assert record.step == 1, "the first was not complete"
-    assert record.ratios == pytest.approx(moved(model, before), rel=1e-3)
+    assert record.ratios == pytest.approx(independent(model, before), rel=1e-3)
 
 
 @pytest.mark.usefixtures("each_step_is_measured")
