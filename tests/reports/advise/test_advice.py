@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from amptui.cli import build_parser
+from amptui.command.parser import training_fields
 from amptui.recipe.float8 import Float8Linears
 from amptui.recipe.request import AdviseRequest, TrainRequest
 from amptui.reports.advise.advice import recommend
@@ -176,31 +176,16 @@ def test_a_report_in_lines_of_80_columns(goldens: Goldens) -> None:
 
 
 def test_the_command_trains_what_was_measured() -> None:
-    training = TrainRequest(
-        model="my models/a.py",
-        batch_size=64,
-        accumulate=2,
-        learning_rate=0.1,
-        clip_norm=1.0,
-        seed=3,
-        device="cuda:1",
-        data="synthetic",
-        data_dir=Path("/data"),
-        workers=0,
-        settings={"width": "64", "note": "a b"},
-        channels_last=True,
-        cudnn_benchmark=True,
-        compile_mode="default",
+    def training(command: str) -> TrainRequest:
+        return TrainRequest(**training_fields(build_parser().parse_args(shlex.split(command)[1:])))
+
+    asked = (
+        "amptui train 'my models/a.py' --batch-size 64 --accumulate 2 --lr 0.1 --clip-norm 1 --seed 3"
+        " --device cuda:1 --data synthetic --data-dir /data --workers 0 --set width=64 --set 'note=a b'"
+        " --channels-last --cudnn-benchmark --compile"
     )
-    request = AdviseRequest(training=training, minutes=1.0, loss_steps=0)
-    options = build_parser().parse_args(shlex.split(train_command(request, "tf32"))[1:])
-    assert (options.model, options.precision) == ("my models/a.py", "tf32")
-    assert (options.batch_size, options.accumulate, options.lr) == (64, 2, 0.1)
-    assert (options.clip_norm, options.seed, options.device) == (1.0, 3, "cuda:1")
-    assert (options.data, options.data_dir, options.workers) == ("synthetic", Path("/data"), 0)
-    assert options.set == ["width=64", "note=a b"]
-    assert (options.channels_last, options.cudnn_benchmark) == (True, True)
-    assert options.compile == "default"
+    request = AdviseRequest(training=training(asked), minutes=1.0, loss_steps=0)
+    assert training(train_command(request, "tf32")) == replace(request.training, precision="tf32")
     plain = replace(request, training=TrainRequest(model="x", data_dir=default_data_dir()))
     assert train_command(plain, "bf16") == "amptui train x --precision bf16"
     assert candidate_names(request) == ("bf16", "fp16", "fp8", "tf32")

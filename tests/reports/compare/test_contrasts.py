@@ -10,7 +10,7 @@ import pytest
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import PrecisionChanged, Record, RunFailed
 from amptui.records.samples import DeviceSample, HostSample
-from amptui.reports.compare.contrasts import Check, Compared, compared
+from amptui.reports.compare.contrasts import compared
 from amptui.reports.compare.groups import grouped, options
 from amptui.reports.compare.tables import as_json, heading, plain_lines
 from amptui.reports.compare.trace import RunFigures
@@ -25,9 +25,9 @@ from tests.reports.compare.compared_runs import (
     started,
     trained,
     validated,
+    validating,
     whole_run,
 )
-from tests.reports.compare.compared_runs import SYNTHETIC as SYNTHETIC_DATA
 from tests.reports.texts import json_text
 from tests.telemetry import record_samples
 
@@ -63,13 +63,15 @@ def silent() -> list[RunFigures]:
     return [figures([started(precision="bf16", batch_size=10), *steps, finished(30)])]
 
 
-def check(found: Compared, kind: str) -> Check:
-    (one,) = [item for item in found.checks if item.kind == kind]
-    return one
+def at(time: float, uuid: str, precision: str = "fp32", seed: int = 0) -> RunFigures:
+    """A run from that time on."""
+    steps = [replace(step, time=step.time - 100 + time) for step in trained([1.0] * 30, precision=precision)]
+    begun = started(time=time, gpu_uuid=uuid, precision=precision, seed=seed)
+    return figures([begun, *steps], name=f"{time:g}")
 
 
-def kinds(found: Compared) -> list[str]:
-    return [check.kind for check in found.checks]
+def validating_seeds() -> list[RunFigures]:
+    return [validating(last=loss, seed=seed) for seed, loss in enumerate(NEAR)]
 
 
 SITUATIONS: dict[str, Callable[[], list[RunFigures]]] = {
@@ -111,6 +113,15 @@ SITUATIONS: dict[str, Callable[[], list[RunFigures]]] = {
     "hard to compare": hard_to_compare,
     "FP8, AMP and FP32": lambda: [*seeds(NEAR), *seeds(FAR, precision="fp8"), *bf16(NEAR)],
     "emulated FP8": lambda: [*seeds(NEAR), *seeds(FAR, precision="fp8-emulated")],
+    "on one GPU at the same time": lambda: [
+        *(at(100, "GPU-1"), at(110, "GPU-1", "bf16"), at(500, "GPU-1", seed=1)),
+    ],
+    "on two GPUs at the same time": lambda: [at(100, "GPU-1"), at(110, "GPU-2", "bf16")],
+    "validations": lambda: [
+        *validating_seeds(),
+        *(validating(last=loss, seed=seed, precision="bf16") for seed, loss in enumerate(FAR)),
+    ],
+    "validations of some": lambda: [*validating_seeds(), *bf16(FAR)],
     "several optimizers": lambda: [figures(list(gan_records(60)), name="gan")],
     **{
         f"a precision of others, {name}": lambda name=name: [*seeds(NEAR), *seeds(FAR, precision=name)]  # type: ignore[misc]
@@ -146,35 +157,7 @@ def test_runs_of_every_state_as_text_and_as_json(goldens: Goldens) -> None:
     goldens.check_digests({"compare every state, json": json_text(as_json(comparison))})
 
 
-def test_runs_at_the_same_time_on_one_gpu_are_told() -> None:
-    def at(time: float, uuid: str, **changes: Any) -> RunFigures:
-        steps = trained([1.0] * 30, precision=changes.get("precision", "fp32"))
-        moved = [replace(step, time=step.time - 100 + time) for step in steps]
-        return figures([started(time=time, gpu_uuid=uuid, **changes), *moved], name=f"{time:g}")
-
-    comparison = compared([at(100, "GPU-1"), at(110, "GPU-1", precision="bf16"), at(500, "GPU-1", seed=1)])
-    assert check(comparison, "overlap").words.endswith(": 100, 110")
-    assert "overlap" not in kinds(compared([at(100, "GPU-1"), at(110, "GPU-2", precision="bf16")]))
-
-
-# ---------------------------------------------------------------------- validations, targets
-
-
-def test_final_losses_are_those_of_validations_where_every_run_has_one() -> None:
-    def with_validation(loss: float, **changes: Any) -> RunFigures:
-        *records, end = whole_run(5.0, **changes)
-        return figures([*records, validated(30, loss), end])
-
-    ours = [with_validation(loss, seed=seed) for seed, loss in enumerate(NEAR)]
-    theirs = [with_validation(loss, seed=seed, precision="bf16") for seed, loss in enumerate(FAR)]
-    comparison = compared([*ours, *theirs])
-    assert comparison.validation
-    assert comparison.contrasts[0].finding.numbers["difference"] == pytest.approx(1.0)
-    mixed = compared([*ours, *seeds(FAR, precision="bf16")])
-    assert not mixed.validation
-    assert mixed.contrasts[0].finding.numbers["difference"] == pytest.approx(2.0 - 5.0)
-
-
+# -------------------------------------------------------------------------------------- targets
 @pytest.mark.parametrize(
     ("losses", "asked", "target", "seconds"),
     [
@@ -276,7 +259,7 @@ def letters(*runs: list[Any]) -> list[str]:
         ({"config": {"width": 3}}, True),
         ({"model": "other"}, True),
         ({"device_name": "NVIDIA A100"}, True),
-        ({"data": SYNTHETIC_DATA}, True),
+        ({"data": SYNTHETIC}, True),
         ({"versions": {"torch": "2.10"}}, True),
         ({"hardware": {"threads": 3}}, True),
         ({"total_steps": 99}, True),

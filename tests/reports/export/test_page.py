@@ -23,7 +23,7 @@ from tests.builders import make_started, make_step, make_steps, make_switch
 from tests.gan_journal import gan_records
 from tests.golden import Goldens
 from tests.record_values import RECORDS
-from tests.reports.texts import Reading, card_html, charts_of, contents, page_of, page_words
+from tests.reports.texts import Reading, card_html, charts_of, contents, json_text, page_of, page_words
 from tests.telemetry import record_samples
 from tests.tui import numerics_views, special_views, views
 
@@ -138,7 +138,7 @@ def test_the_vertical_axis_is_of_the_usual_values_and_no_other_is_lost(
     assert chart["curves"][0]["mean"] == values
 
 
-def test_steps_have_precisions_skips_and_validations() -> None:
+def test_steps_have_precisions_skips_and_validations(goldens: Goldens) -> None:
     validation = Validation(loss=1.5, accuracy=0.5, samples=10, metrics={})
     epoch = EpochFinished(time=101.0, step=30, epoch=1, seconds=1.0, mean_loss=1.0, validation=validation)
     records: list[Record] = [
@@ -149,20 +149,8 @@ def test_steps_have_precisions_skips_and_validations() -> None:
         make_step(30, precision="fp16", loss=math.nan, skipped=True, loss_scale=1024.0),
         epoch,
     ]
-    (axis,) = contents(page_of(*records), "data-axes")[0]
-    assert (axis["first"], axis["count"]) == (1, 30)
-    assert axis["labels"] == [
-        [0.0, "1"],
-        [pytest.approx(9.5 / 30), "10"],
-        [pytest.approx(19.5 / 30), "20"],
-        [1.0, "30"],
-    ]
-    assert axis["switches"] == [[1, "fp32", "F", "FP32"], [21, "fp16", "H", "AMP fp16"]]
-    chart = charts_of(*records)["loss"]
-    assert chart["skips"] == [30.5]
-    assert chart["points"] == [[30, 1.5, "validation after epoch 1: loss 1.50, accuracy 50.0%"]]
-    assert chart["curves"][0]["mean"][28:] == [0.5, None]
-    assert chart["curves"][0]["nonfinite"] == [29]
+    found = [contents(page_of(*records), "data-axes")[0], charts_of(*records)["loss"]]
+    goldens.check("reports/page chart", json_text(found))
 
 
 def test_curves_are_of_each_optimizer_s_own_steps_and_go_on_where_a_run_was_resumed() -> None:
