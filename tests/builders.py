@@ -138,18 +138,9 @@ def make_steps(first: int, last: int, **changes: Any) -> list[Steps]:
     ]
 
 
-def make_run(
-    steps: int = 30,
-    *,
-    started: Mapping[str, Any] | None = None,
-    finished: bool = True,
-    precision: str = "fp32",
-    **of_steps: Any,
-) -> list[Record]:
-    """A whole run in one precision: its start, its steps and, unless it is still going, its end."""
-    start = make_started(**{"precision": precision, **(started or {})})
-    trained = make_steps(1, steps, precision=precision, **of_steps)
-    return [start, *trained, *([make_finished(steps)] if finished else [])]
+def make_run(steps: int) -> list[Record]:
+    """A whole run: its start, its steps and its end."""
+    return [make_started(), *make_steps(1, steps), make_finished(steps)]
 
 
 # --------------------------------------------------------------------------- blocks and single steps

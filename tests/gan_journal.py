@@ -1,19 +1,13 @@
-"""Writes the journal of a GAN with two optimizers, for tests and for a look at the screen.
-
-``python -m tests.gan_journal FOLDER [STEPS]`` writes ``FOLDER/journal.jsonl``, for ``amptui replay FOLDER``.
-"""
+"""The records of a GAN with two optimizers."""
 
 import math
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from amptui.records.run import DataInfo, PrecisionChanged, Record, RunFinished
 from tests.builders import make_started as run
 from tests.builders import make_step as step
-from tests.builders import write_journal
 from tests.telemetry.record_samples import device, dropped, followed, skip_row
 
 DISCRIMINATOR = "discriminator"
@@ -79,12 +73,3 @@ def gan_records(steps: int = 1200) -> Iterator[Record]:
         if number % 20 == 0:
             yield device(time, "bf16", 3 * 2**30, 91.0, 400.0 * number * 0.05)
     yield RunFinished(time=100 + steps * 0.05 + 1, steps=steps, seconds=steps * 0.05, reason="ended")
-
-
-def write_gan_journal(folder: Path, steps: int = 1200) -> Path:
-    """Write the run's folder; return it."""
-    return write_journal(folder, gan_records(steps))
-
-
-if __name__ == "__main__":
-    write_gan_journal(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1200)

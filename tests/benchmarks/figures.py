@@ -10,15 +10,13 @@ from amptui.base import units
 from amptui.base.student import t_quantile
 from amptui.monitor.ab_test import MIN_PAIRS
 
-Unit = Literal["number", "fraction", "times", "seconds", "bytes", "bytes per second"]
+Unit = Literal["number", "fraction", "times", "seconds"]
 
 _FORMATS: Mapping[Unit, Callable[[float], str]] = {
     "fraction": lambda value: units.percent(value, 2),
     "number": lambda value: f"{value:.4g}",
     "times": units.ratio,
     "seconds": units.milliseconds,
-    "bytes": units.number_of_bytes,
-    "bytes per second": lambda value: f"{units.number_of_bytes(value)}/s",
 }
 
 

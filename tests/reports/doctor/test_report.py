@@ -197,25 +197,21 @@ def test_the_needed_packages_are_those_of_the_project() -> None:
 # ------------------------------------------------------------------------- what a precision gains
 
 
-def test_each_precision_is_measured_in_turns_with_float32_and_has_an_interval() -> None:
-    found = measure(torch.device("cpu"), ("fp16", "bf16"), size=32, budget_seconds=0.02)
+def test_each_precision_is_measured_in_turns_with_float32_and_leaves_the_tf32_flags() -> None:
+    before = Tf32Flags.current()
+    try:
+        kept = Tf32Flags.full().with_tf32()
+        kept.apply()
+        found = measure(torch.device("cpu"), ("fp16", "bf16"), size=32, budget_seconds=0.02)
+        assert Tf32Flags.current() == kept
+    finally:
+        before.apply()
     assert list(found) == ["fp16", "bf16"]
     for one in found.values():
         assert isinstance(one, Ratio)
         assert one.low is not None
         assert one.high is not None
         assert 0 < one.low <= one.value <= one.high
-
-
-def test_measuring_leaves_the_tf32_flags_as_they_were() -> None:
-    before = Tf32Flags.current()
-    try:
-        kept = Tf32Flags.full().with_tf32()
-        kept.apply()
-        measure(torch.device("cpu"), ("bf16",), size=16, budget_seconds=0.0)
-        assert Tf32Flags.current() == kept
-    finally:
-        before.apply()
 
 
 # --------------------------------------------------------------------------------------- folders
