@@ -14,9 +14,10 @@ import pytest
 from amptui.reports.export import export
 from tests import poison
 from tests.builders import write_journal
-from tests.reports.texts import Reading
+from tests.golden import Goldens
+from tests.reports.texts import Reading, json_text
 from tests.telemetry.record_samples import run as started
-from tests.telemetry.record_samples import step, steps
+from tests.telemetry.record_samples import steps
 
 pytestmark = pytest.mark.ci
 
@@ -131,37 +132,6 @@ DRAWN = """[".line", ".band", "stop", ".marks text", ".beyond", ".outside", ".ri
   ]))"""
 
 
-def test_a_chart_has_lines_in_the_colours_of_the_precisions_and_marks(tmp_path: Path) -> None:
-    losses = [9000.0 if n == 30 else math.nan if n == 50 else 1 + n % 7 / 10 for n in range(1, 101)]
-    precisions = ["fp32"] * 40 + ["fp16"] * 30 + ["fp4"] * 30
-    taken = [
-        step(n, loss=loss, precision=precision, skipped=n in (5, 6))
-        for n, (loss, precision) in enumerate(zip(losses, precisions, strict=True), 1)
-    ]
-    lines, bands, stops, marks, beyond, outside, ribbon = show(exported(tmp_path, *taken), DRAWN).result
-    # NaN has no point.
-    assert lines == [["line", 99, "", "url(#colours-0-0)"]]
-    assert bands == [], "a column is a step"
-    ends = [("other", "0"), ("other", "0"), ("fp32", "0"), ("fp32", "0.4"), ("fp16", "0.4"), ("fp16", "0.7")]
-    assert [(kind, offset) for kind, offset, *_ in stops] == [*ends, ("other", "0.7"), ("other", "1")]
-    assert stops[2][3] == "rgb(29, 95, 209)"
-    crosses = [["skip", "4.50%", "×"], ["skip", "5.50%", "×"], ["nonfinite", "49.50%", "×"]]
-    assert [mark[:3] for mark in marks] == crosses
-    assert [arrow[:3] for arrow in beyond] == [["beyond", "29.50%", "↑"]]
-    assert [words for _, _, words, _ in outside] == [" Arrows: values beyond the axis."]
-    assert [letter for _, _, letter, _ in ribbon] == ["F", "H", "?"]
-
-
-def test_a_band_is_around_columns_of_several_steps_with_a_gap_where_another_precision_has_no_value(
-    tmp_path: Path,
-) -> None:
-    unknown = steps(1001, 1500, precision="fp16", loss=None)
-    taken = [step(n, loss=1 + n % 7 / 10) for n in range(1, 2501) if not 1000 < n <= 1500]
-    lines, bands, *_ = show(exported(tmp_path, *taken[:1000], *unknown, *taken[1000:]), DRAWN).result
-    assert [kind for kind, *_ in lines + bands] == ["line", "line", "band", "band"]
-    assert [points for _, points, *_ in bands] == [2 * points for _, points, *_ in lines]
-
-
 POINTED = """(() => {
   const area = document.querySelector(".area"), box = area.getBoundingClientRect();
   const told = () => [...document.querySelectorAll(".readout")].map((each) => each.textContent);
@@ -173,13 +143,17 @@ POINTED = """(() => {
 })()"""
 
 
-def test_pointing_at_a_chart_shows_the_step_in_all_charts(tmp_path: Path) -> None:
+def test_charts_are_drawn_and_read_out_as_approved(tmp_path: Path, goldens: Goldens) -> None:
+    """NaN has no point; a column of several steps has a band, with a gap where a precision has no value."""
+    losses = [9000.0 if n == 30 else math.nan if n == 50 else 1 + n % 7 / 10 for n in range(1, 101)]
+    precisions = ["fp32"] * 40 + ["fp16"] * 30 + ["fp4"] * 30
+    skips = [n in (5, 6) for n in range(1, 101)]
+    marked = exported(tmp_path / "marked", *steps(1, 100, loss=losses, precision=precisions, skipped=skips))
+    values = [1 + n % 7 / 10 if not 1000 < n <= 1500 else None for n in range(1, 2501)]
+    mixed = ["fp16" if loss is None else "fp32" for loss in values]
+    in_columns = exported(tmp_path / "in columns", *steps(1, 2500, loss=values, precision=mixed))
     early = steps(1, 50, loss=2.0, losses={"a": 0.5, "b": 0.25})
-    shown = show(exported(tmp_path, *early, *steps(51, 100, precision="fp16", loss=1.0)), POINTED)
-    newest, first, last, after = shown.result
-    assert newest[:2] == ["1.00", "a 0.500 · b 0.250"]
-    assert first[:2] == ["step 11 FP32: 2", "step 11 FP32: a 0.5 · b 0.25"]
-    assert all(text.startswith("step 11 FP32: ") for text in first)
-    assert last[0] == "step 100 AMP fp16: 1"
-    assert after == newest
-    assert shown.console == ""
+    parts = exported(tmp_path / "parts", *early, *steps(51, 100, precision="fp16", loss=1.0))
+    shown = [show(marked, DRAWN), show(in_columns, DRAWN), show(parts, POINTED)]
+    assert [page.console for page in shown] == [""] * 3
+    goldens.check("reports/page drawn", json_text([page.result for page in shown]))
