@@ -43,6 +43,9 @@ _POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 5.0
 """How long after a question an answer is expected."""
 
+_PASTE_SECONDS = 2.0
+"""A paste without an end is over after so much silence: it takes in every key, Ctrl+C too."""
+
 _LATE_ANSWER_SECONDS = 1.0
 """How long the screen waits at its end for the terminal's answer to a question of its start."""
 
@@ -81,6 +84,7 @@ class Keyboard:
         self._held = ""
         """What may be the beginning of an answer."""
         self._asked_at = -math.inf
+        self._heard_at = math.inf
         self.answered = threading.Event()
         """Set unless an answer of the terminal is expected."""
         self.answered.set()
@@ -92,6 +96,7 @@ class Keyboard:
 
     def take(self, data: bytes) -> list[Message]:
         """The messages in ``data``, which continues the bytes before it."""
+        self._heard_at = self._clock()
         text, at, heard = self._held + self._decoder.decode(data), 0, list[Message]()
         for report in _REPORT.finditer(text):
             heard += self._keys(text[at : report.start()])
@@ -105,8 +110,10 @@ class Keyboard:
         return heard + self._keys(text[at : len(text) - len(self._held)])
 
     def expire(self) -> list[Message]:
-        """Call this regularly: after a silence a lone escape becomes the key."""
+        """Call this regularly: after a silence a lone escape becomes the key, and a paste is over."""
         heard = self._keys("")
+        if self._clock() - self._heard_at >= _PASTE_SECONDS:
+            self._parser, self._heard_at = XTermParser(), math.inf
         if not self.answered.is_set() and self._clock() - self._asked_at >= _ANSWER_SECONDS:
             self.answered.set()
             held, self._held = self._held, ""

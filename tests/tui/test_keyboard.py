@@ -126,6 +126,7 @@ BROKEN = (
     *(b"\xff", b"\x9b", b"\xe6\xbc", b"\xed\xa0\x80", b"\x00", b"\x1bP\x1b\x1b\x1b", b"\x1b" * 50, b"\x1b[M"),
     *(b"\x1b[1114112u", b"\x1b[" + b"9" * 5000 + b"u", b"\x1b[:u", b"\x1b[1;1;99999999u", b"\x1b[1:3;5~"),
     *("\x1b[48;٣;٣;1;1t".encode(), b"\x1b[<;;M", b"\x1b[48;9999999;9999999;1;1t", b"\x1b]0;" + b"q" * 5000),
+    *(b"\x1b[200~", b"\x1b[200~q\x1b[201"),
 )
 """Known to have ended a screen, or of the same kind."""
 
