@@ -159,17 +159,14 @@ class Loop:
                 if name == "loss":
                     (scaler.scale(share) if scales else share).backward()
                 sums[name] = sums.get(name, 0.0) + share.detach()
-        return self.apply({name: float(value) for name, value in sums.items()}, scales=scales)
-
-    def apply(self, known: Step, *, scales: bool) -> Step:
-        """Clip the gradients and make the step; what was known of it, and the norm."""
+        known: Step = {name: float(value) for name, value in sums.items()}
         if scales:
-            self.scaler.unscale_(self.optimizer)
+            scaler.unscale_(self.optimizer)
         if (limit := self.training.clip_norm) is not None:
             known["grad_norm"] = nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
         if scales:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+            scaler.step(self.optimizer)
+            scaler.update()
         else:
             self.optimizer.step()
         return known

@@ -93,7 +93,7 @@ class Recipe(Experiment):
     step_ms: float = 0.0
     """How long a training loss takes at least: a person has time to press a key."""
     trail: str = ""
-    """A file to which each training loss adds a line: the rank, the loss's number, the batch's images."""
+    """A file to which each training loss adds a line: its number, the batch's images."""
 
     def load_data(self, request: DataRequest) -> Data:
         generator = torch.Generator().manual_seed(request.seed)
@@ -165,8 +165,7 @@ class Recipe(Experiment):
         """Note what the batch holds, and end the process where the environment says so."""
         if self.sampled is not None:
             numbers = (images[:, 0, 0, 0].float() * 255).round().int().tolist()
-            rank = os.environ.get("RANK", "0")
-            print(rank, self.calls.count, *numbers, file=self.sampled, flush=True)
+            print(self.calls.count, *numbers, file=self.sampled, flush=True)
         kind, _, at = os.environ.get("END_AT", "").partition(" ")
         if at == str(self.calls.count):
             os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGTERM)

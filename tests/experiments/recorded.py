@@ -2,13 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.experiments.by_hand import Ledger, Step, Training
 
@@ -100,13 +99,9 @@ def assert_same_run(folder: Path, by_hand: Ledger) -> None:
             losses = [step["loss"] for step in by_hand.steps if step["epoch"] == line["epoch"]]
             finite = [loss for loss in losses if math.isfinite(loss)]
             assert line["mean_loss"] == (pytest.approx(sum(finite) / len(finite)) if finite else None)
-    assert_same_tensors(torch.load(folder / "weights.pt"), by_hand.weights)
-
-
-def assert_same_tensors(ours: Mapping[str, Tensor], by_hand: Mapping[str, Tensor]) -> None:
-    """To the last bit."""
-    assert ours.keys() == by_hand.keys()
-    assert [name for name, value in by_hand.items() if not torch.equal(ours[name], value)] == []
+    weights = torch.load(folder / "weights.pt")
+    assert weights.keys() == by_hand.weights.keys()
+    assert [name for name, value in by_hand.weights.items() if not torch.equal(weights[name], value)] == []
 
 
 def _same(ours: Any, by_hand: Any) -> bool:
@@ -114,8 +109,8 @@ def _same(ours: Any, by_hand: Any) -> bool:
     return both_nan or bool(ours == by_hand)
 
 
-def order_of(folder: Path, *, rank: str = "0") -> list[list[int]]:
+def order_of(folder: Path) -> list[list[int]]:
     """The images of each training batch; of one that was made again after a restart, the last time's."""
     lines = [line.split() for line in (folder / "trail").read_text().splitlines()]
-    by_call = {int(call): numbers for of_rank, call, *numbers in lines if of_rank == rank}
+    by_call = {int(call): numbers for call, *numbers in lines}
     return [[int(number) for number in by_call[call]] for call in sorted(by_call)]

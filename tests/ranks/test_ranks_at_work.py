@@ -29,10 +29,13 @@ def test_a_loader_of_an_experiment_is_shared_by_the_ranks(start: Start) -> None:
     assert [samples for _, _, samples in ranks[0].validations] == [101, 101]
 
 
-def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(start: Start) -> None:
+@pytest.mark.parametrize("fsdp", [True, False])
+def test_accumulated_gradients_are_those_of_one_process_with_the_global_batches(
+    start: Start, fsdp: bool
+) -> None:
     """The last step of an epoch has only two of four batches."""
     options = {"accumulate": 4, "precision": "fp16", "clip_norm": 0.5}
-    ranks = start(batch_norm="no", options={**options, "fsdp": True})
+    ranks = start(batch_norm="no", options={**options, "fsdp": fsdp})
     assert ranks[0].steps == ranks[1].steps
 
     log = alone(batch_norm=False, options=options)
