@@ -146,19 +146,16 @@ class Terminal:
         limit = time.monotonic() + 60
         while not holds():
             assert time.monotonic() < limit, self.text
+            assert self.process.poll() is None, f"the program ended:\n{self.text}"
             self.read(0.05)
 
-    def wait_until_gone(self, pattern: str, *, seconds: float = 60) -> None:
+    def wait_until_gone(self, pattern: str) -> None:
         """Read until ``pattern`` stands on the screen no longer.
 
         For a key whose effect is to take something away: what it leaves may have stood there all along, and
         waiting for that ends before the key was heard.
         """
-        limit = time.monotonic() + seconds
-        while re.search(pattern, self.text):
-            assert time.monotonic() < limit, f"{pattern!r} still stands on the screen:\n{self.text}"
-            assert self.process.poll() is None, f"the program ended with {pattern!r} there:\n{self.text}"
-            self.read(0.2)
+        self.wait_until(lambda: not re.search(pattern, self.text))
 
     def wait(self, *, seconds: float = 60) -> int:
         """Read until the program has ended; its exit status."""

@@ -202,6 +202,32 @@ def test_what_a_link_in_the_place_of_a_lock_leads_to_is_left_alone(
         main(["train", KNOBS, "--headless", "--steps", "1", "--run-dir", str(tmp_path / "shared")])
 
 
+CHDIR = "os.chdir(place / 'other')"
+RELINK = "(place / 'new').unlink(); (place / 'new').symlink_to(place / 'other')"
+
+
+@pytest.mark.parametrize(("change", "folder"), [(CHDIR, "run"), (RELINK, "new")], ids=["chdir", "link"])
+def test_a_run_s_own_folder_stays_that_whatever_its_path_comes_to_mean(
+    change: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(folder: str, steps: int, model: str = KNOBS) -> int:
+        options = ["--headless", "--device", "cpu", "--checkpoint-every", "10", "--set", "step_ms=0"]
+        return main(["train", model, *options, "--steps", str(steps), "--run-dir", folder])
+
+    monkeypatch.chdir(tmp_path)
+    assert train("other", 30) == 0
+    before = contents(tmp_path / "other")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "new").symlink_to(tmp_path / "run")
+    at = "            self.calls += 1\n"
+    changed = f"{at}            if self.calls == 25:\n                {change}\n"
+    model = f"import os, pathlib\nplace = pathlib.Path({str(tmp_path)!r})\n"
+    (tmp_path / "m.py").write_text(model + Path(KNOBS).read_text().replace(at, changed))
+    assert train(folder, 60, str(tmp_path / "m.py")) == 0
+    assert contents(tmp_path / "other") == before
+    assert (tmp_path / "run" / "checkpoints" / "step-000000060.pt").exists()
+
+
 def test_a_journal_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
     kept = write_journal(tmp_path / "run", make_run(9))
     (tmp_path / "best.jsonl").symlink_to(kept / "journal.jsonl")

@@ -1,9 +1,7 @@
 """A run's news reaches a webhook, whose URL stays a secret, and rings the bell of each terminal once."""
 
-import os
 import re
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from amptui.base.notify_url import VARIABLE
 from tests.checkout import ROOT
 from tests.living import ended_afterwards, train, train_arguments, wait_for_end, wait_until
 from tests.terminal import FRAMES, Terminal, amptui_command
-from tests.warm import ENVIRONMENT, WarmSource
+from tests.warm import WarmSource
 from tests.webhooks import SECRET, receiver
 
 DONE = r"knobs: done after 30 steps in .+ \(run on .+\)"
@@ -34,14 +32,6 @@ for step in range(1, 20):
     loop.train_step(step)
 raise ValueError("on purpose")
 """
-
-
-def run_to_end(command: Sequence[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """What no warm process can start: another interpreter, or another folder."""
-    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=120
-    )
 
 
 def assert_secret(run: Path, *outputs: str | bytes) -> None:
@@ -99,13 +89,17 @@ def test_a_run_whose_screen_is_gone_sends_its_failure(warm: WarmSource, tmp_path
     "kind",
     [pytest.param("observed", marks=pytest.mark.ci), pytest.param("calls amptui", marks=pytest.mark.nightly)],
 )
-def test_a_script_sends_its_failure_and_its_children_know_no_url(kind: str, tmp_path: Path) -> None:
+def test_a_script_sends_its_failure_and_its_children_know_no_url(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     run, script = tmp_path / "run", tmp_path / "script.py"
     script.write_text(SCRIPT)
     observe = ("--observe",) if kind == "observed" else ()
     with receiver() as server, ended_afterwards(run):
         arguments = ("--headless", *observe, "--run-dir", str(run), "--notify", server.url)
-        done = run_to_end(amptui_command("run", *arguments, str(script), kind))
+        command = amptui_command("run", *arguments, str(script), kind)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         assert "ValueError: on purpose" in done.stderr
         (sent,) = server.posts
     assert "child 0" in done.stdout

@@ -39,11 +39,8 @@ def train(model, seed, steps, scaled=False, barrier=None):
             barrier.wait()  # all train at once
 
 def in_threads(*works):
-    threads = [threading.Thread(target=work) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda work: work(), works))
 
 def tell(*models):
     weights = b"".join(p.detach().numpy().tobytes() for model in models for p in model.parameters())
@@ -86,11 +83,11 @@ def evaluate():
             other(torch.ones(4, 16))
         tuple(p.sum().item() for p in other.parameters())
         torch.optim.SGD(copy.deepcopy(other).parameters(), lr=0.1)
-thread = threading.Thread(target=evaluate)
-thread.start()
-train(model, 0, 60)
-over.set()
-thread.join()
+with ThreadPoolExecutor() as threads:
+    evaluated = threads.submit(evaluate)
+    train(model, 0, 60)
+    over.set()
+evaluated.result()
 tell(model)
 """,
 }

@@ -194,19 +194,12 @@ def _take_terminal() -> None:
 
 
 def start_piped(
-    command: Sequence[str],
-    *,
-    environment: Mapping[str, str] = os.environ,
-    warm: WarmSource | None = None,
+    command: Sequence[str], warm: WarmSource, environment: Mapping[str, str] = os.environ
 ) -> PipedProcess:
-    """Run it without a terminal, anew or from ``warm``; what it says comes through pipes."""
+    """Run it without a terminal; what it says comes through pipes."""
     (out, its_out), (err, its_err) = os.pipe(), os.pipe()
     with open(os.devnull) as nothing:  # noqa: PTH123
-        streams = (nothing.fileno(), its_out, its_err)
-        if warm is None:
-            process: Process = start_anew(command, *streams, {**environment, **ENVIRONMENT})
-        else:
-            process = warm.start(command, *streams, environment)
+        process = warm.start(command, nothing.fileno(), its_out, its_err, environment)
     os.close(its_out)
     os.close(its_err)
     return PipedProcess(process, out, err)

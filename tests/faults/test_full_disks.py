@@ -31,10 +31,11 @@ from tests.living import (
     shown_step,
     steps_of,
     stop,
+    train_arguments,
     wait_until,
     witnessed_arguments,
 )
-from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
+from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import PATIENCE_SECONDS, PipedProcess, WarmSource, start_piped
 
 NO_ROOM_BYTES, RUN_JSON_BYTES = 700, 8192
@@ -60,7 +61,7 @@ def _no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def limited(warm: WarmSource, limit_bytes: int, *arguments: str) -> tuple[int, str, str]:
     """Run `amptui` where there is no room to its end; what it says goes through pipes, which have some."""
-    return end_of(start_piped(limited_command(limit_bytes, *arguments), warm=warm))
+    return end_of(start_piped(limited_command(limit_bytes, *arguments), warm))
 
 
 def end_of(process: PipedProcess) -> tuple[int, str, str]:
@@ -70,8 +71,7 @@ def end_of(process: PipedProcess) -> tuple[int, str, str]:
 
 
 def training(folder: Path, *options: str) -> list[str]:
-    often = ["--checkpoint-every", "20", "--device", "cpu", "--run-dir", str(folder)]
-    return ["train", KNOBS, *often, *options]
+    return train_arguments(folder, "--checkpoint-every", "20", *options)
 
 
 def lines_of_ours(said: str) -> list[str]:

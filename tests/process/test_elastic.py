@@ -64,34 +64,26 @@ def assert_lost(run: Path, rank: int, cause: str) -> None:
     last(RunFailed, run)
 
 
-def has_begun(run: Path) -> bool:
-    return last_step(run) > 0
-
-
 def is_building(run: Path) -> bool:
     return any(record.phase == "model" for record in of(PhaseChanged, run))
 
 
 def has_a_checkpoint(run: Path) -> bool:
-    return bool(list((run / "checkpoints").glob("step-*.pt")))
+    return RunDir(run).holds_checkpoints
 
 
 @contextmanager
 def ranks(
     run: Path,
     *options: str,
-    warm: WarmSource | None = None,
+    warm: WarmSource,
     start: Sequence[str] = ALONE,
-    until: Callable[[Path], bool] = has_begun,
-    model: str = MODEL,
+    until: Callable[[Path], object] = last_step,
 ) -> Iterator[PipedProcess]:
-    """A run of two ranks without a terminal, from its first step on or ``until`` something else.
-
-    ``warm`` starts what starts them, with torch imported.
-    """
+    """A run of two ranks without a terminal, from its first step on or ``until`` something else."""
     own = ("--nproc", "2") if start == ALONE else ()
-    command = [*start, "train", model, "--device", "cpu", "--run-dir", str(run), *own, *options]
-    with ended_afterwards(run), start_piped(command, warm=warm) as process:
+    command = [*start, "train", MODEL, "--device", "cpu", "--run-dir", str(run), *own, *options]
+    with ended_afterwards(run), start_piped(command, warm) as process:
         try:
             wait_until(lambda: until(run) or process.poll() is not None, "it did not begin", seconds=90)
             yield process
@@ -317,21 +309,13 @@ def test_a_killed_rank_ends_the_run_with_its_name_and_the_way_on(
 
 def resumed(run: Path, warm: WarmSource, *options: str) -> tuple[int, str]:
     words = shlex.split(resume_command(run))[2:]
-    with start_piped([*ALONE, "train", *words, *options], warm=warm) as process:
+    with start_piped([*ALONE, "train", *words, *options], warm) as process:
         _, said = process.communicate(timeout=240)
     return process.wait(), "\n".join(own_lines(said))
 
 
-@pytest.mark.parametrize(
-    ("own", "size"),
-    [
-        pytest.param((), 2, marks=pytest.mark.ci, id="as many"),
-        pytest.param(("--nproc", "1"), 1, marks=pytest.mark.nightly, id="one"),
-    ],
-)
-def test_a_run_of_ranks_is_resumed_by_as_many_or_one_and_by_no_number_that_does_not_fit(
-    warm: WarmSource, run: Path, own: Sequence[str], size: int
-) -> None:
+@pytest.mark.ci
+def test_a_run_of_ranks_is_resumed_and_by_no_number_that_does_not_fit(warm: WarmSource, run: Path) -> None:
     with ranks(run, "--epochs", "2", warm=warm) as process:
         process.communicate(timeout=60)
     before = (run / "journal.jsonl").read_bytes()
@@ -340,10 +324,10 @@ def test_a_run_of_ranks_is_resumed_by_as_many_or_one_and_by_no_number_that_does_
     assert "3 ranks cannot share" in said
     assert (run / "journal.jsonl").read_bytes() == before
 
-    status, said = resumed(run, warm, "--epochs", "3", *own)
+    status, said = resumed(run, warm, "--epochs", "3")
     assert status == 0, said
     assert_is_one_whole_run(run, 18)
-    assert [record.world_size for record in of(RunResumed, run)] == [size]
+    assert [record.world_size for record in of(RunResumed, run)] == [2]
     assert RunDir(run).holds_checkpoints
 
 
@@ -395,15 +379,12 @@ def free_port() -> int:
 def started(
     run: Path,
     names: Sequence[str],
+    warm: WarmSource,
     *,
-    warm: WarmSource | None = None,
     options: Sequence[str] = (),
     port: int | None = None,
 ) -> Iterator[list[PipedProcess]]:
-    """Two processes of ``amptui train``, whose rank, size and local rank have these ``names``.
-
-    With ``warm`` they start with torch imported.
-    """
+    """Two processes of ``amptui train``, whose rank, size and local rank have these ``names``."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
     words = [*ALONE, "train", MODEL, "--device", "cpu", "--run-dir", str(run), *options]
     with ended_afterwards(run), ExitStack() as stack:
@@ -412,7 +393,7 @@ def started(
         for rank in ("0", "1"):
             common = {"OMP_NUM_THREADS": "1", **master}
             place = dict(zip(names, (rank, "2", rank), strict=True))
-            process = start_piped(words, environment=bare | common | place, warm=warm)
+            process = start_piped(words, warm, bare | common | place)
             stack.enter_context(process)
             stack.callback(kill_all, process.pid)
             processes.append(process)
@@ -425,8 +406,8 @@ OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOC
 
 
 @pytest.mark.ci
-def test_ranks_of_another_launcher_are_one_run(run: Path) -> None:
-    with started(run, OPEN_MPI, options=("--epochs", "1", "--fsdp")) as processes:
+def test_ranks_of_another_launcher_are_one_run(warm: WarmSource, run: Path) -> None:
+    with started(run, OPEN_MPI, warm, options=("--epochs", "1", "--fsdp")) as processes:
         said = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     (first,) = of(RunStarted, run)
@@ -440,7 +421,7 @@ def test_ranks_of_another_launcher_are_one_run(run: Path) -> None:
 def test_a_port_that_another_program_has_is_told_in_one_line(warm: WarmSource, run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with started(run, PLAIN, warm=warm, port=port) as (leader, _):
+        with started(run, PLAIN, warm, port=port) as (leader, _):
             said = leader.communicate(timeout=120)[1]
     assert leader.returncode == 1
     told = f"amptui: rank 0 cannot listen at MASTER_ADDR:MASTER_PORT, 127.0.0.1:{port}: another program has"
@@ -451,7 +432,7 @@ def test_a_port_that_another_program_has_is_told_in_one_line(warm: WarmSource, r
 def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(warm: WarmSource, run: Path) -> None:
     run.mkdir()
     (run / "journal.jsonl").touch()
-    with started(run, PLAIN, warm=warm) as processes:
+    with started(run, PLAIN, warm) as processes:
         said = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [1, 1]
     assert [text.count("\n") for text in said] == [1, 0], said

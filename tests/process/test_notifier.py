@@ -81,10 +81,8 @@ def test_a_message_that_fails_is_sent_once_more_and_given_up_with_one_event(
 def test_a_silent_server_holds_up_the_end_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifier, "CLOSING_SECONDS", 0.5)
     monkeypatch.setattr(notifier, "TIMEOUT_SECONDS", HOURS)
-    with receiver() as server:
+    with receiver() as server, running(server.url) as run:
         server.gate.clear()
-        run = Run(server.url)
-        run.notifier.start()
         run.end()
         (note,) = run.said
     assert note.text == f"could not notify 127.0.0.1:{server.server_port}: no answer before the run's end"
@@ -94,9 +92,7 @@ def test_a_silent_server_holds_up_the_end_for_a_limited_time(monkeypatch: pytest
 def test_the_end_cuts_the_pause_before_a_retry_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifier, "RETRY_SECONDS", HOURS)
     monkeypatch.setattr(notifier, "CLOSING_SECONDS", HOURS)
-    with receiver(500) as server:
-        run = Run(server.url)
-        run.notifier.start()
+    with receiver(500) as server, running(server.url) as run:
         run.tell(alarm("disk full"))
         server.wait_for(1)
         run.end()

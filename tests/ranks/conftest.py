@@ -11,9 +11,8 @@ from tests.warm import WarmSource
 def start(warm: WarmSource, tmp_path: Path) -> Start:
     """Has two ranks, or more, do a task in the test's folder; returns how each ended."""
 
-    def started(task: str = "plain", *, count: int = 2, **options: Any) -> list[Ended]:
-        folder = options.pop("folder", tmp_path)
+    def started(task: str = "plain", *, folder: Path = tmp_path, **options: Any) -> list[Ended]:
         folder.mkdir(exist_ok=True)
-        return train_ranks(task, count, folder, warm=warm, **options)
+        return train_ranks(task, folder, warm, **options)
 
     return started

@@ -49,7 +49,7 @@ from amptui.records.run import EpochFinished, PrecisionChanged, Record
 from tests.builders import StepRow
 from tests.ranks.recorded import STEPS, Recorded
 from tests.tiny import Log, losses
-from tests.warm import WarmSource, start_anew
+from tests.warm import WarmSource
 
 _STDERR = 2
 
@@ -85,10 +85,10 @@ Start = Callable[..., list[Ended]]
 
 def train_ranks(
     task: str,
-    ranks: int,
     folder: Path,
+    warm: WarmSource,
     *,
-    warm: WarmSource | None = None,
+    count: int = 2,
     status: Any = 0,
     timeout: Any = 120,
     **arguments: Any,
@@ -96,13 +96,11 @@ def train_ranks(
     """Start so many ranks, which do ``task`` with its ``arguments``; return how each ended.
 
     Fails if one ends with another ``status``, unless that is None, or not within ``timeout`` seconds.
-    ``warm`` starts them with torch imported.
     """
-    words = [str(ranks), task, str(folder), json.dumps(arguments)]
+    words = [str(count), task, str(folder), json.dumps(arguments)]
     command = [sys.executable, "-m", "tests.ranks.rank_at_work", *words]
     with open(os.devnull) as nothing, TemporaryFile() as out:  # noqa: PTH123
-        streams = (nothing.fileno(), out.fileno(), _STDERR)
-        process = start_anew(command, *streams, os.environ) if warm is None else warm.start(command, *streams)
+        process = warm.start(command, nothing.fileno(), out.fileno(), _STDERR)
         try:
             process.wait(timeout)
         finally:
@@ -116,7 +114,7 @@ def train_ranks(
         path = folder / str(rank)
         done = pickle.loads(path.read_bytes()) if path.exists() else ()  # noqa: S301 - its own
         ended.append(Ended(own_status, *done))
-    assert status is None or statuses == [status] * ranks, ended[0].error
+    assert status is None or statuses == [status] * count, ended[0].error
     return ended
 
 

@@ -29,12 +29,6 @@ from amptui.runs.rundir import (
 )
 
 
-@pytest.fixture(autouse=True)
-def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path / "state"
-
-
 def refused(path: Path) -> str:
     with pytest.raises(RunFolderError) as caught:
         create_run_dir(path, "mnist-deep")
@@ -45,12 +39,10 @@ def refused(path: Path) -> str:
     return told
 
 
-def test_a_new_run_is_named_after_its_model_and_the_time_and_has_a_folder_of_its_own(
-    state_home: Path,
-) -> None:
+def test_a_new_run_is_named_after_its_model_and_the_time_and_has_a_folder_of_its_own(runs: Path) -> None:
     run_dirs = [create_run_dir(None, "mnist-deep") for _ in range(4)]  # in the same second
     assert all(run_dir.path.is_dir() for run_dir in run_dirs)
-    assert {run_dir.path.parent for run_dir in run_dirs} == {state_home / "amptui" / "runs"}
+    assert {run_dir.path.parent for run_dir in run_dirs} == {runs}
     assert len({run_dir.path for run_dir in run_dirs}) == 4
     assert re.fullmatch(r"mnist-deep-\d{8}-\d{6}", run_dirs[0].path.name)
     assert any(run_dir.path.name.endswith("-2") for run_dir in run_dirs)
@@ -66,7 +58,7 @@ def test_a_requested_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "~nobody-of-that-name").is_dir()
 
 
-def test_what_holds_a_run_or_cannot_be_a_folder_is_refused(tmp_path: Path, state_home: Path) -> None:
+def test_what_holds_a_run_or_cannot_be_a_folder_is_refused(tmp_path: Path, runs: Path) -> None:
     for left in ("journal.jsonl", "run.json", "checkpoints"):
         (tmp_path / left).touch()
         assert "already contains a run; choose another folder with --run-dir" in refused(tmp_path)
@@ -78,7 +70,8 @@ def test_what_holds_a_run_or_cannot_be_a_folder_is_refused(tmp_path: Path, state
     with pytest.raises(RunFolderError, match="is not a folder"):
         open_run_dir(tmp_path / "run")
     assert open_run_dir(tmp_path) == RunDir(tmp_path)
-    state_home.touch()
+    runs.parents[1].mkdir(parents=True)
+    runs.parent.touch()
     with pytest.raises(RunFolderError, match=r"cannot create the run folder .*not a directory"):
         create_run_dir(None, "mnist-deep")
 
