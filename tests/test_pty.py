@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from amptui.records.answers import RequestMade
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import PrecisionChanged, Printed, RunFinished
 from amptui.tui.run_list.screen import READING_SECONDS
@@ -59,53 +58,6 @@ def test_train_watch_switch_compare_and_quit(warm: WarmSource, tmp_path: Path) -
     assert [r.step for r in steps] == list(range(1, len(steps) + 1))
     assert all((r.precision == "bf16") == (r.step >= change.step) for r in steps)
     assert [r.reason for r in of(RunFinished, records)] == ["stopped"]
-
-
-LATE = """
-import time
-from pathlib import Path
-from torch import nn
-from tests.recipes.knobs import Knobs
-
-
-class Late(Knobs):
-    opens: str = ""
-
-    def build_model(self) -> nn.Module:
-        while not Path(self.opens).exists():
-            time.sleep(0.01)
-        return super().build_model()
-"""
-
-
-@pytest.mark.ci
-def test_keys_typed_before_the_first_step_are_kept_and_done(tmp_path: Path) -> None:
-    model, opens, run = tmp_path / "late.py", tmp_path / "opens", tmp_path / "run"
-    model.write_text(LATE)
-    options = ("--device", "cpu", "--run-dir", str(run), "--set", "step_ms=20", *FRAMES)
-    command = amptui_command("train", str(model), "--set", f"opens={opens}", *options)
-    env = {"PYTHONPATH": str(ROOT)}
-    with ended_afterwards(run), Terminal(command, size=(80, 24), env=env) as terminal:
-        terminal.wait_for("building the model")
-        terminal.press("pc", until="once training runs: switch, comparison")
-        opens.touch()
-        terminal.wait_for(r"comparing: round +[2-9]")
-        terminal.press("c")  # ends it: the run stays in the precision that the first key asked for
-        terminal.wait_until_gone("comparing: round")  # which has steps in that precision too
-        terminal.wait_for("AMP bf16 +running")
-        terminal.press("q", until="Stop it or detach")
-        assert terminal.leave("y") == 0
-    records = records_of(run)
-    requests = of(RequestMade, records)
-    assert [(r.kind, r.precision, r.precisions) for r in requests] == [
-        ("precision", "bf16", ()),
-        ("comparison", None, ("fp32", "bf16")),
-        ("comparison", None, ()),
-        ("stop", None, ()),
-    ]
-    steps = steps_of(run)
-    assert {r.precision for r in steps} == {"fp32", "bf16"}
-    assert steps[-1].precision == "bf16"
 
 
 SCRIPT = """

@@ -25,21 +25,17 @@ from amptui.records.run import (
     RunFailed,
     Validation,
 )
-from tests.builders import in_one, make_finished, make_started, make_steps, make_switch, view_of
+from tests.builders import in_one, make_started, make_steps, make_switch, view_of
 from tests.diagnosis.wording import event_lines, table
 from tests.golden import Goldens
 from tests.telemetry.record_samples import (
     backoff,
-    compared,
-    dropped,
     followed,
-    growth,
     module,
     nonfinite,
     skip,
     skip_row,
     traced,
-    xray,
 )
 from tests.telemetry.whole_runs import ENDS, EVERYTHING
 
@@ -62,17 +58,9 @@ def disagreement(what: Any, most: float, *values: float, count: int | None = Non
     return RanksDisagree(time=1.0, step=7, what=what, count=count, most=most, others=others)
 
 
-def lost(cause: Any, host: str = "node-2", detail: str = "") -> RankLost:
-    return RankLost(time=1.0, step=7, rank=5, host=host, cause=cause, detail=detail)
-
-
 def awaited(*ranks: int, **changes: Any) -> RanksAwaited:
     record = RanksAwaited(time=1.0, step=7, ranks=ranks, count=len(ranks), phase="after_step", seconds=34.0)
     return replace(record, **changes)
-
-
-def pause(*, paused: bool = True, reason: str = "") -> PauseChanged:
-    return PauseChanged(time=1.0, step=1204, paused=paused, reason=reason)
 
 
 def layers(**changes: Any) -> Float8Layers:
@@ -119,7 +107,6 @@ ON_A_CPU = make_started(
 SLOW = make_steps(1, 3, step_seconds=[9.0, 0.45, 0.45])
 
 EVENTS: dict[str, Sequence[Record]] = {
-    "start": [make_started()],
     "start with stand-in data": [make_started(data=DataInfo(name="MNIST", real=False, samples=None))],
     "slow start on a CPU": [ON_A_CPU, in_one(SLOW)],
     "slow start of a model of the user's": [replace(ON_A_CPU, model="mine", batch_size=1), *SLOW],
@@ -127,25 +114,17 @@ EVENTS: dict[str, Sequence[Record]] = {
     "start on a fast CPU": [ON_A_CPU, *make_steps(1, 3, step_seconds=[9.0, 0.15, 0.15])],
     "start of a script on a CPU": [replace(ON_A_CPU, config={}), *SLOW],
     "start on a GPU": [replace(ON_A_CPU, device="cuda:0"), *SLOW],
-    "end": [make_finished(2340, seconds=41.0)],
-    "switch": [make_switch(600, "fp32", "fp16")],
     "switch of a script's own": [make_switch(6, "fp16 weights", "unknown")],
     "epoch": [epoch()],
     "epoch whose validation is NaN": [epoch(validation=Validation(loss=math.nan, accuracy=None, samples=1))],
-    "pause": [pause()],
-    "going on": [pause(paused=False)],
-    "pause of its own": [pause(reason="at the floor\nchoose bf16 or FP32")],
+    "pause of its own": [
+        PauseChanged(time=1.0, step=1204, paused=True, reason="at the floor\nchoose bf16 or FP32")
+    ],
     "note": [Note(time=1.0, severity="info", text="look here")],
-    "print": [Printed(time=1.0, text="hello\n")],
     "failure": [RunFailed(time=1.0, step=7, error="out of memory\nreally", traceback="Traceback ...")],
-    "optimizer in the place of another": [followed("", kind="AdamW", replaces="SGD")],
     "second optimizer": [followed("critic")],
-    "dropped gradients": [dropped(7)],
-    "comparison": [compared()],
     # ------------------------------------------------------------------------------------- loss scale
-    "growth": [make_started(), growth(2000, 65536.0)],
     "backoff alone": [backoff(7, 65536.0)],
-    "skip": [growth(600, 65536.0), skip(612), backoff(612, 131072.0)],
     "skip before its backoff": [skip(612, names=())],
     "skip that names what holds what": [
         skip(612, names=("a.b.weight", "c.bias"), kinds=("nan", "inf"), count=4),
@@ -165,7 +144,6 @@ EVENTS: dict[str, Sequence[Record]] = {
         traced(612, first=module(way="backward", largest=math.inf)),
     ],
     # --------------------------------------------------------------------------------- NaN and probes
-    "NaN loss again and again": [nonfinite(number) for number in range(612, 1612)],
     "NaN gradients in FP32": [nonfinite(7, what="gradient", names=("a.weight",), kinds=("nan",))],
     "NaN loss of NaN input": [nonfinite(7), NAN_INPUT],
     "NaN loss of lost weights": [replace(LOST_WEIGHTS, step=7), nonfinite(7)],
@@ -185,20 +163,16 @@ EVENTS: dict[str, Sequence[Record]] = {
     "poisoned buffers": BUFFERS,
     "trace": [traced(asked=True)],
     "automatic trace": [OVERFLOWED],
-    "X-ray": [xray()],
     # ----------------------------------------------------------------------------------------- float8
     "layers in float8": [layers()],
     "layers in emulated float8": [
         layers(precision="fp8-emulated", emulated=True, layers=1, names=("a",), left_out=(), left_out_count=0)
     ],
     # ------------------------------------------------------------------------------------------ ranks
-    "another loss scale on a rank": [disagreement("loss scale", 65536.0, 32768.0)],
     "Inf found on one rank alone": [disagreement("found_inf", 0.0, 1.0)],
     "other weights on many ranks": [disagreement("weights", 1.0, *[2.0] * 8, count=12)],
     "agreement again": [disagreement("weights", 1.0)],
-    "rank killed": [lost("killed", detail="signal 9")],
-    "rank hung": [lost("hung")],
-    "rank awaited": [awaited(1)],
+    "rank hung": [RankLost(time=1.0, step=7, rank=5, host="node-2", cause="hung", detail="")],
     "ranks awaited": [awaited(1, 2, phase="loading", seconds=100.0)],
     "rank no longer awaited": [awaited(1, over=True)],
     "stacks": [STACKS],

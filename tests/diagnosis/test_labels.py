@@ -9,7 +9,6 @@ import pytest
 
 from amptui.diagnosis.activity import (
     compared_precisions,
-    pending_words,
     phase_words,
     refusal_words,
     switch_target,
@@ -32,7 +31,6 @@ from amptui.telemetry.view import SessionView
 from tests.builders import make_started, make_switch, view_of
 from tests.diagnosis.wording import table
 from tests.golden import Goldens
-from tests.telemetry.record_samples import compared
 from tests.tui import views
 
 
@@ -71,18 +69,6 @@ PHASES: Mapping[str, SessionView] = {
     "failed": replace(in_phase("validating"), state="failed"),
 }
 
-PROBES = (asked_for("trace"), asked_for("x-ray"), asked_for("trace"))
-
-PENDING: Mapping[str, SessionView] = {
-    "nothing": SessionView(),
-    "probes": SessionView(pending=PROBES),
-    "probes while paused": SessionView(pending=PROBES, state="paused"),
-    "checkpoint": SessionView(pending=(asked_for("checkpoint"),)),
-    "comparison": SessionView(pending=(asked_for("comparison", precisions=("fp32", "bf16")),)),
-    "running comparison": SessionView(compared=compared(over=False, rounds=2)),
-    "pause": SessionView(pending=(asked_for("pause", paused=True),)),  # the header says it
-}
-
 NAMES = (*PRECISION_ORDER, "fp4")
 
 
@@ -97,7 +83,6 @@ def test_what_everything_is_called(goldens: Goldens) -> None:
         "short losses": [f"{form}: {loss_form_words(form, 4, brief=True)}" for form in get_args(LossForm)],
         "phases": [f"{name}: {waiting_words(view)}" for name, view in PHASES.items()],
         "plain phases": [f"{name}: {phase_words(view.phase)}" for name, view in PHASES.items()],
-        "pending": [f"{name}: {'; '.join(pending_words(view))}" for name, view in PENDING.items()],
         "refusals": [
             refused(asked_for("x-ray"), "failed"),
             refused(asked_for("precision", precision="tf32"), "unavailable"),

@@ -179,7 +179,6 @@ def test_summaries_are_as_approved(goldens: Goldens) -> None:
         "stopped": replace(finished, outcome=stopped),
         "no step": replace(EMPTY_VIEW, run_dir="runs/x"),
         "weights saved": replace(finished, weights=weights),
-        "compared in turns": replace(finished, compared=compared()),
         "FLOPs counted": replace(finished, flops=(counted, replace(counted, flops_per_second=None))),
         "float16 measured": replace(finished, numerics=numerics, comparison=waits),
         "memory measured in one precision": replace(first, comparison=half),
@@ -187,6 +186,5 @@ def test_summaries_are_as_approved(goldens: Goldens) -> None:
             latest, validated=replace(latest.validated, validation=no_accuracy)
         ),
         "stand-in data": views.synthetic(),
-        "8 ranks, one slow": special_views.of_ranks(8, "compute"),
     }
     goldens.check("words/summaries", table({name: summary_lines(view) for name, view in runs.items()}))

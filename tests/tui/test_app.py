@@ -20,6 +20,14 @@ async def test_the_screen_is_there_before_the_training_starts() -> None:
         assert "╭ loss" in first_frame
 
 
+@awaited
+async def test_what_textual_draws_again_by_itself_is_the_newest_frame() -> None:
+    async with watching(started(), *steps(3)) as screen:
+        for key, shows_all in (("f5", True), ("e", False), ("escape", True)):
+            await screen.press(key)
+            assert ("throughput" in screen.app.export_screenshot()) == shows_all
+
+
 @pytest.mark.ci
 @awaited
 async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:

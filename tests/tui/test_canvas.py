@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from textual.app import App, ComposeResult
 
 from amptui.tui.canvas import Canvas, Painter, Rect, Span
-from amptui.tui.screen import Dashboard
 from amptui.tui.style import BOLD, Style
-from tests.tui.watching import awaited
 
 ODD_CHARACTERS = "a é漢字👍🏽🇫🇷⣿×─…\x1b\x00\n\u0301\u200b\u200d\ufe0f\u0903\u1100\u1161\u202e\x9b\u3164\ud83d"
 texts = st.text(max_size=12) | st.text(ODD_CHARACTERS, max_size=12) | st.text("ab ", max_size=12)
@@ -153,28 +150,3 @@ def test_without_colour_only_bold_is_left() -> None:
     canvas.text(0, 0, "abc", Style.ERROR)
     canvas.text(3, 0, "def", Style.ERROR | BOLD)
     assert Painter(no_color=True).paint(canvas, [Span(0, 0, 6)]) == "\x1b[1;1Habc\x1b[1mdef\x1b[m"
-
-
-class Host(App[None]):
-    """An app with nothing but the dashboard, which shows a line."""
-
-    def __init__(self) -> None:
-        super().__init__(ansi_color=True)
-        self.shown = ""
-        self.dashboard = Dashboard(self.paint, lambda _data: None, ascii_only=False, no_color=False)
-
-    def paint(self, canvas: Canvas) -> None:
-        canvas.text(0, 0, self.shown)
-
-    def compose(self) -> ComposeResult:
-        yield self.dashboard
-
-
-@awaited
-async def test_what_textual_draws_again_by_itself_is_the_newest_frame() -> None:
-    app = Host()
-    async with app.run_test(size=(40, 5)) as pilot:
-        for app.shown in ("step 1", "step 2"):
-            app.dashboard.repaint()
-            await pilot.pause()
-            assert app.shown.replace(" ", "&#160;") in app.export_screenshot()
