@@ -313,38 +313,22 @@ def test_a_script_that_calls_us_opens_its_own_run(tmp_path: Path, folder: Path) 
 
 # ------------------------------------------------------------------------------ the verdict at the end
 
-VERDICTS = {
-    # The loss is looked at after backward(), as detection libraries do.
-    "loss.backward()\nif number == 30: raise FloatingPointError\noptimizer.step()": (
-        "with torch.autocast('cpu', torch.bfloat16): ",
-        "AMP bf16  ⚠ the loss of a batch was NaN, no step was taken with it",
-    ),
-    "loss.backward(); model(x).square().mean().backward(); optimizer.step()": (
-        "with torch.autocast('cpu', torch.bfloat16): ",
-        "no verdict on AMP, because steps mix precisions",
-    ),
-    "loss.backward(); optimizer.step()": (
-        "",
-        "step 31  ✖ NaN or Inf in the weights: weight (+1); go back to a checkpoint",
-    ),
-}
-"""By what a loop does with a loss, that of the last one NaN: in which precision, and the verdict."""
 
-
-@pytest.mark.parametrize("step", VERDICTS, ids=["raises", "mixes precisions", "fp32"])
-def test_the_verdict_is_on_the_steps_as_they_were(step: str, folder: Path) -> None:
-    autocast, verdict = VERDICTS[step]
-    body = f"""
+def test_the_verdict_is_on_the_steps_as_they_were(folder: Path) -> None:
+    """A loss that is looked at after backward(), as detection libraries do, is of no step."""
+    body = """
 import torch
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for number in range(31):
     optimizer.zero_grad()
-    x = torch.full((8, 4), 1.0)
-    {autocast or "if True: "}loss = model(x).square().mean()
-    loss = loss * (float("nan") if number == 30 else 1)
-{textwrap.indent(step, "    ")}
+    with torch.autocast('cpu', torch.bfloat16):
+        loss = model(torch.ones(8, 4)).square().mean()
+    (loss * (float("nan") if number == 30 else 1)).backward()
+    if number == 30:
+        raise FloatingPointError
+    optimizer.step()
 """
     (folder / "train.py").write_text(body)
     done, _ = same_outcome(folder, "train.py")
-    assert verdict in done.errors.splitlines()
+    assert "AMP bf16  ⚠ the loss of a batch was NaN, no step was taken with it" in done.errors.splitlines()

@@ -164,7 +164,7 @@ def test_a_log_does_not_repeat_the_answer_with_each_block(baseline: str, low: st
 
 
 def test_summaries_are_as_approved(goldens: Goldens) -> None:
-    finished, first, latest = views.finished(), views.first_impression(), views.compared()
+    finished, first, latest = views.finished(), amp_situations.view_of("first_impression"), views.compared()
     counted = flops_now(flops("fp16", flops=10**12, nchw_flops=10**12), 0.0025, make_started())
     numerics = NumericsView(scaler=judge_scaler(ScalerView(applied=300)), window=window(1200), xray=xray(700))
     waiting = tuple(replace(row, data_fraction=0.6) for row in finished.comparison.rows)

@@ -23,7 +23,10 @@ SIZES_OF_OTHER_LAYOUTS = ((40, 12), (50, 14), (70, 40), (100, 24), (100, 30), (1
 """Where panels are folded or arranged in another way than at the usual sizes."""
 
 READ_AT = {"dashboard": (120, 40), "enlarged": (120, 40)}
-"""The size in which people read a kind of surface, where it is not 80x24. The other sizes have digests."""
+"""The size in which people read a kind of surface, where it is not 80x24. The other sizes have digests.
+
+So have the situations, whose words are read elsewhere.
+"""
 
 READ_IN_ALL_SIZES = (
     "dashboard compared",
@@ -31,12 +34,6 @@ READ_IN_ALL_SIZES = (
     "overlay help",
     "run list",
 )
-
-READ_SITUATIONS = (
-    *("all_skipped", "bf16_agrees", "fp8_that_differs", "forward_overflow", "fp16_agrees", "launch_bound"),
-    *("lost_weights", "nan_loss", "nothing_yet", "ranks_differ", "underflow_in_fp16", "unsupported"),
-)
-"""The situations whose dashboards people read; the words of all of them are read elsewhere."""
 
 READ_ENLARGED = {
     "compared": ("loss", "throughput", "comparison", "events"),
@@ -70,10 +67,9 @@ def pictures() -> Iterator[tuple[str, tuple[int, int]]]:
     """The surfaces of which there are files, each with its size."""
     for surface in SURFACES:
         kind = kind_of(surface)
-        situation = surface.removeprefix("dashboard ")
         if surface in READ_IN_ALL_SIZES:
             yield from ((surface, size) for size in SIZES)
-        elif kind != "enlarged" and (situation not in SITUATIONS or situation in READ_SITUATIONS):
+        elif kind != "enlarged" and surface.removeprefix("dashboard ") not in SITUATIONS:
             yield surface, READ_AT.get(kind, (80, 24))
     for view, panels in READ_ENLARGED.items():
         yield from ((f"enlarged {panel} {view}", (120, 40)) for panel in panels)

@@ -262,27 +262,6 @@ def compared() -> SessionView:
     return trained((("fp32", 400), ("fp16", 300), ("fp32", 200), ("fp16", 304)))
 
 
-def first_impression() -> SessionView:
-    """Nine slow steps in FP32, four in AMP, all of them warm-up; nothing but that is known of either."""
-    fp32, amp = (
-        replace(
-            row,
-            steps=0,
-            warm_up_steps=steps,
-            provisional_steps=steps,
-            median_step_seconds=seconds,
-            mean_step_seconds=seconds,
-            samples_per_second=32 / seconds,
-            peak_allocated_bytes=None,
-        )
-        for row, steps, seconds in zip(compared().comparison.rows, (9, 4), (0.583, 0.316), strict=True)
-    )
-    comparison = Comparison(
-        rows=(fp32, amp), baseline="fp32", low="fp16", missing="more steps", provisional_speedup=0.583 / 0.316
-    )
-    return replace(trained((("fp32", 9), ("fp16", 4))), comparison=comparison)
-
-
 def with_skips() -> SessionView:
     """AMP from the middle on, with three steps that overflowed."""
     return trained((("fp32", 500), ("fp16", 704)), skipped_steps=(501, 502, 812))

@@ -175,17 +175,11 @@ class Browsed(NamedTuple):
 
 
 BROWSED = {
-    "the newest event is selected until a key moves": Browsed(EventBrowser, notes(0, 4), [notes(5, 5)]),
     "the selected event stays selected while new ones arrive, and a dropped one leaves the position": Browsed(
         EventBrowser, notes(0, 99), ["down down j", notes(100, 499), "up", notes(500, 4999)]
     ),
     "a selected line whose count grows stays selected": Browsed(
         EventBrowser, [nan_loss(10), note(1)], ["down", [nan_loss(11), nan_loss(12), note(2), note(3)]]
-    ),
-    "home, end and pages move": Browsed(
-        EventBrowser,
-        notes(0, 299),
-        ["end", "down pagedown", "home", "pagedown", "pageup pageup", "end", "home"],
     ),
     "the details of another event start at the top": Browsed(
         EventBrowser, first_of_two, ["down right right", "up down"]
