@@ -118,15 +118,6 @@ def test_a_switch_that_changes_nothing_is_told_once_and_not_compared(runs: Path)
     assert {row.speedup for row in compared.rows} == {None}
 
 
-def told_before_the_second_step(runs: Path, first: int) -> list[str]:
-    """The warnings that stand in the journal before the step after the ``first`` one that they are about."""
-    found = records(runs)
-    end = next(
-        i for i, record in enumerate(found) if isinstance(record, StepRow) and record.step == first + 1
-    )
-    return [note.text for note in of(Note, found[:end]) if note.severity == "warning"]
-
-
 @pytest.mark.parametrize("kind", ["forgotten", "entered once", "the script's own"])
 def test_an_autocast_that_cannot_follow_is_told_at_once(runs: Path, kind: str) -> None:
     own, switches = Own(), kind == "entered once"
@@ -140,7 +131,8 @@ def test_an_autocast_that_cannot_follow_is_told_at_once(runs: Path, kind: str) -
                 loss = own.loss(data)
             monitor.backward(loss)
             monitor.step()
-    (told,) = warnings_of(runs)
-    assert told.startswith(f"steps in {asked} were computed in {computed}")
-    assert told_before_the_second_step(runs, 4 if switches else 1) == [told]
-    assert {step.precision for step in of(StepRow, records(runs))} == {computed}
+    found = records(runs)
+    (told,) = [note for note in of(Note, found) if note.severity == "warning"]
+    assert told.text.startswith(f"steps in {asked} were computed in {computed}")
+    assert len(of(StepRow, found[: found.index(told)])) <= (4 if switches else 1)
+    assert {step.precision for step in of(StepRow, found)} == {computed}

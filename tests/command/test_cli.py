@@ -16,6 +16,7 @@ from amptui.models import CATALOGUE
 from amptui.records.run import RunFailed, RunFinished, RunStarted
 from amptui.runs.rundir import default_base
 from tests.builders import StepRow, read
+from tests.living import train_arguments
 from tests.terminal import KNOBS
 
 LINE_THAT_RAISES = 1 + next(
@@ -214,9 +215,8 @@ def test_no_error_lists_a_hidden_command(capsys: pytest.CaptureFixture[str]) -> 
         assert build_parser([name]).parse_args([name, "RUN"]).command == name
 
 
-def run(tmp_path: Path, *options: str, model: str = KNOBS) -> int:
-    arguments = ["train", model, "--headless", "--device", "cpu", "--run-dir", str(tmp_path / "run")]
-    return main([*arguments, "--set", "step_ms=0", *options])
+def run(tmp_path: Path, *options: str) -> int:
+    return main(train_arguments(tmp_path / "run", "--headless", "--set", "step_ms=0", *options))
 
 
 def test_a_headless_run_says_what_the_journal_keeps(

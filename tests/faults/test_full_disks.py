@@ -36,7 +36,7 @@ from tests.living import (
     witnessed_arguments,
 )
 from tests.terminal import FRAMES, Terminal, amptui_command
-from tests.warm import PATIENCE_SECONDS, PipedProcess, WarmSource, start_piped
+from tests.warm import PATIENCE_SECONDS, WarmSource, start_piped
 
 NO_ROOM_BYTES, RUN_JSON_BYTES = 700, 8192
 """Files that may grow so far have room for none of a run's, or for its ``run.json`` and some records."""
@@ -61,11 +61,7 @@ def _no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def limited(warm: WarmSource, limit_bytes: int, *arguments: str) -> tuple[int, str, str]:
     """Run `amptui` where there is no room to its end; what it says goes through pipes, which have some."""
-    return end_of(start_piped(limited_command(limit_bytes, *arguments), warm))
-
-
-def end_of(process: PipedProcess) -> tuple[int, str, str]:
-    with process:
+    with start_piped(limited_command(limit_bytes, *arguments), warm) as process:
         out, err = process.communicate(PATIENCE_SECONDS)
         return process.wait(), out, err
 

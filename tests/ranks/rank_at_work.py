@@ -191,7 +191,7 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
     status = run.until_end()
     run.thread.close()
     run.log.watch = None
-    empty_disk()
+    limit_files()
     done = STEPS, run.log, str(run.thread.error or ""), run.rows
     (folder / str(run.world.rank)).write_bytes(pickle.dumps(done))
     return status
@@ -270,14 +270,10 @@ def _in_rounds(rounds: Rounds) -> Callable[..., Run]:
     return partial(_with_requests, ask=ask)
 
 
-def fill_disk() -> None:
-    """Let this process write no file of more than a kilobyte."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-
-def empty_disk() -> None:
+def limit_files(most_bytes: int | None = None) -> None:
+    """Let this process write no file of more than that, or any."""
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard if most_bytes is None else most_bytes, hard))
 
 
 def die_at_second_part() -> None:
@@ -307,7 +303,7 @@ TASKS: dict[str, Callable[..., Run]] = {
     "refused": _in_rounds([((XRayRequest(),), (RequestRefused,))]),
     "switched": _in_rounds([((PrecisionRequest("bf16"),), (RequestRefused,))] * 2),
     "float8": _in_rounds(FLOAT8),
-    "full disk": partial(_in_trouble, trouble=fill_disk),
+    "full disk": partial(_in_trouble, trouble=partial(limit_files, 1024)),
     "killed while writing": partial(_in_trouble, trouble=die_at_second_part),
 }
 

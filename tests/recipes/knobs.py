@@ -2,7 +2,6 @@
 
 import math
 import sys
-import threading
 import time
 import warnings
 from ctypes import CDLL
@@ -25,9 +24,7 @@ class Knobs(Experiment):
     step_ms: float = 2.0
     uneven: bool = False
     """Some of its steps take three times as long as others: no comparison is soon sure of them."""
-    trouble: Literal["none", "build", "data", "loss", "exit", "hang", "shape", "nan", "print", "memory"] = (
-        "none"
-    )
+    trouble: Literal["none", "build", "data", "loss", "exit", "shape", "nan", "print", "memory"] = "none"
     at: int = 5
     """The step of the trouble."""
     gate: str = ""
@@ -72,8 +69,6 @@ class Knobs(Experiment):
                 sys.exit("the model left")
             case "memory":
                 raise MemoryError
-            case "hang":
-                threading.Event().wait()
             case "shape":
                 return loss.repeat(3)
             case "nan":

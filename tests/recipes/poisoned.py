@@ -1,9 +1,6 @@
 """A model file whose every text is poison: names, prints and errors. The poison lies beside it as JSON."""
 
 import json
-import os
-import sys
-import warnings
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -28,9 +25,8 @@ class Poisoned(Experiment):
 
     epochs: int = 1_000_000
     batch_size: int = 8
-    loud: bool = False
     at: int = 0
-    """The step that fails; 0 is the one after a file ``fail`` stands beside this one."""
+    """The step that fails."""
 
     def build_model(self) -> nn.Module:
         self.calls = 0
@@ -50,7 +46,6 @@ class Poisoned(Experiment):
         loss = functional.cross_entropy(model(inputs), targets)
         if model.training:
             self.calls += 1
-            self.be_loud()
             self.fail()
         return {"loss": loss, self.part: loss}
 
@@ -59,20 +54,9 @@ class Poisoned(Experiment):
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         return {next(_TEXTS): torch.tensor(0.5)}
 
-    def be_loud(self) -> None:
-        """Write to the terminal in every way there is; in the first steps, and now and then."""
-        if self.loud and (self.calls < 50 or self.calls % 50 == 0):
-            text = next(_TEXTS)
-            print(text.encode("utf-8", "replace").decode())
-            warnings.warn(text, stacklevel=1)
-            raw = text.encode("latin-1", "replace") + b"\n"  # as bytes, C1 controls are single ones
-            os.write(1, raw)
-            os.write(2, raw)
-            print(text.encode("utf-8", "replace").decode(), file=sys.stderr)
-
     def fail(self) -> None:
         """Raise what is poison in its type and in its text."""
-        if self.calls == self.at or (not self.at and Path(__file__).with_name("fail").exists()):
+        if self.calls == self.at:
             raise type(_name(next(_TEXTS)), (ValueError,), {})(next(_TEXTS))
 
 

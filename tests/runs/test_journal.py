@@ -2,13 +2,12 @@
 
 import csv
 import errno
-import json
 import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeGuard, get_args
+from typing import TypeGuard
 
 import pytest
 from hypothesis import example, given
@@ -22,7 +21,6 @@ from amptui.records.steps import Steps
 from amptui.reports.export import export
 from amptui.runs.journal import Journal, JournalReader, cut_after
 from tests.builders import make_resumed, make_started, make_step, make_steps, make_switch
-from tests.checkout import ROOT
 from tests.record_values import RECORDS
 
 
@@ -314,14 +312,3 @@ def test_of_any_journal_nothing_is_lost_and_no_later_step_is_left(
     assert not any(isinstance(each, RunFinished | RunFailed) for each in left[last_step + 1 :])
     assert cut_after(path, cut) == 0, "what was cut needs no cutting"
     assert path.read_bytes() + moved(path) in (content, content + b"\n")
-
-
-# Stored lines, one of each type of record: the journal keeps its form.
-
-STORED = (ROOT / "tests" / "journal_lines.jsonl").read_text(encoding="ascii").splitlines()
-
-
-def test_stored_lines_of_each_type_read_and_write_identically() -> None:
-    assert [json.loads(stored)["type"] for stored in STORED] == [kind.__name__ for kind in get_args(Record)]
-    records = map(codec.loads, STORED)
-    assert [codec.dumps(record) for record in records if record is not None] == STORED

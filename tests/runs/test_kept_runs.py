@@ -42,11 +42,8 @@ def sample(time: float) -> DeviceSample:
     return DeviceSample(time=time, gpus=(), host=HostSample())
 
 
-def kept(name: str, records: Sequence[Record], *, written: float | None = None) -> RunDir:
-    run_dir = RunDir(write_journal(default_base() / name, records))
-    if written is not None:
-        os.utime(run_dir.journal_path, (written, written))
-    return run_dir
+def kept(name: str, records: Sequence[Record]) -> RunDir:
+    return RunDir(write_journal(default_base() / name, records))
 
 
 BEGUN: list[Record] = [make_started(), *make_steps(1, 6)]
