@@ -1,8 +1,7 @@
 """What amptui costs the training and the terminal, each figure beside its aim.
 
     python -m tests.benchmarks.overhead [--quick] [--only NAME ...] [--restarts N] [--rounds N]
-                                        [--sides SIDE ...] [--precisions P ...] [--device D] [--json FILE]
-                                        [--judge]
+                                        [--sides SIDE ...] [--precisions P ...] [--device D] [--judge]
 
 Prints a table and then one JSON object. Ends by itself within twelve minutes, with 0 if all that was asked
 for could be measured, with 1 if not, and with ``--judge`` with 1 also if an aim was missed.
@@ -22,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from tempfile import mkdtemp
 from typing import Any
@@ -83,7 +81,6 @@ def main() -> int:
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON object there, too")
     parser.add_argument("--judge", action="store_true", help="end with 1 if an aim was missed")
     options = parser.parse_args()
 
@@ -119,8 +116,6 @@ def main() -> int:
     for name, said in errors.items():
         print(f"{name} could not be measured: {said}")
     print(json.dumps(report))
-    if options.json:
-        options.json.write_text(f"{json.dumps(report, indent=1)}\n")
     missed = [figure.name for figure in figures if figure.met is False]
     return 1 if errors or (options.judge and missed) else 0
 

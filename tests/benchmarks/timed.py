@@ -1,12 +1,10 @@
 """Experiments that stamp each of their steps: whatever loop trains them is timed with the same clock.
 
-Stamps are written by one process and read by another one while their file grows. It is mapped into memory: a
-stamp costs two clock reads and 16 bytes, alike for every loop.
+One process writes stamps while another one reads them. Their file is mapped into memory: a stamp costs two
+clock reads and a microsecond, alike for every loop.
 """
 
-import mmap
 import os
-import struct
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -28,12 +26,6 @@ else:
 VARIABLE = "AMPTUI_BENCHMARK_STAMPS"
 """The environment variable that names the file."""
 
-_HEADER = struct.Struct("qd")
-"""How many stamps there are, and the first step's loss."""
-
-_STAMP = struct.Struct("dd")
-"""The monotonic clock and the calling thread's processor time, in seconds."""
-
 _MAX_STAMPS = 4_000_000
 
 
@@ -41,41 +33,28 @@ class StampWriter:
     """Writes stamps into a new file at ``path``, from one thread."""
 
     def __init__(self, path: Path) -> None:
-        with path.open("w+b") as file:
-            file.truncate(_HEADER.size + _MAX_STAMPS * _STAMP.size)  # sparse: takes what is written
-            self._map = mmap.mmap(file.fileno(), 0)
+        self._rows = np.memmap(path, np.float64, "w+", shape=(1 + _MAX_STAMPS, 2))  # sparse
         self.count = 0
         self.first_loss = 0.0
         """Of the first step, once that is known: written with the next stamp."""
 
     def stamp(self) -> None:
         """A step begins now, in this thread."""
-        place = _HEADER.size + self.count * _STAMP.size
-        _STAMP.pack_into(self._map, place, time.perf_counter(), time.thread_time())
         self.count += 1
-        _HEADER.pack_into(self._map, 0, self.count, self.first_loss)
+        self._rows[self.count] = time.perf_counter(), time.thread_time()
+        self._rows[0] = self.count, self.first_loss
 
 
-class StampReader:
-    """Reads a file of stamps that may not be there yet."""
+def read_stamps(path: Path) -> npt.NDArray[np.float64]:
+    """How many there are and the first step's loss, then each: [1 + N, 2].
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def header(self) -> tuple[int, float]:
-        """How many steps have begun so far, and the first one's loss: 0 before the second step."""
-        if not self._path.exists():
-            return 0, 0.0
-        with self._path.open("rb") as file:
-            header = file.read(_HEADER.size)
-        return _HEADER.unpack(header) if len(header) == _HEADER.size else (0, 0.0)
-
-    def between(self, began: float, ended: float) -> npt.NDArray[np.float64]:
-        """The stamps between two times of the monotonic clock, [N, 2]: that clock, processor time."""
-        stamps = np.memmap(self._path, dtype=np.float64, mode="r", offset=_HEADER.size)
-        rows = stamps[: 2 * self.header()[0]].reshape(-1, 2)
-        first, last = np.searchsorted(rows[:, 0], (began, ended))
-        return np.array(rows[first:last])
+    The loss is 0 before the second step. A stamp is the monotonic clock and the thread's processor time, in
+    seconds. The file may not be there yet.
+    """
+    if not path.exists() or not path.stat().st_size:
+        return np.zeros((1, 2))
+    rows = np.memmap(path, np.float64, "r", shape=(1 + _MAX_STAMPS, 2))
+    return rows[: 1 + int(rows[0, 0])]
 
 
 class LaunchBound(Experiment):

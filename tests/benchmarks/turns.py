@@ -26,7 +26,7 @@ import psutil
 
 from tests.benchmarks.lab import Lab
 from tests.benchmarks.side import TUTORIAL
-from tests.benchmarks.timed import VARIABLE, StampReader
+from tests.benchmarks.timed import VARIABLE, read_stamps
 from tests.checkout import ROOT
 from tests.living import run_pid, wait_until
 from tests.terminal import Terminal, amptui_command
@@ -127,14 +127,14 @@ class Side:
 
     name: str
     workload: Workload
-    stamps: StampReader
+    stamps: Path
     pids: tuple[int, ...]
     """All its processes, what draws the screen last."""
 
     @property
     def steps(self) -> int:
         """Those that have begun so far."""
-        return self.stamps.header()[0]
+        return len(read_stamps(self.stamps)) - 1
 
     def send(self, number: signal.Signals) -> None:
         """Stop all its processes where they are, or let them run."""
@@ -172,7 +172,7 @@ def open_side(lab: Lab, workload: Workload, name: str) -> Iterator[Side]:
             options += ["--mnist", str(workload.mnist)] if workload.mnist else []
             command = [sys.executable, "-m", "tests.benchmarks.side", name, model, *options]
             pids = (stack.enter_context(lab.start(command, environment, output)).pid,)
-        side = Side(name, workload, StampReader(folder / "stamps"), pids)
+        side = Side(name, workload, folder / "stamps", pids)
         try:
             limit, warm = time.monotonic() + lab.limit_seconds(), math.inf
             while time.monotonic() < warm:
@@ -257,13 +257,13 @@ def hold_to_the_same_training(sides: Mapping[str, Side]) -> None:
     """Raise RuntimeError unless all of one precision began with the same weights and the same batch."""
     first: dict[str, float] = {}
     for side in sides.values():
-        loss = side.stamps.header()[1]
+        loss = read_stamps(side.stamps)[0, 1]
         # Kernels may add up in another order: no two of them differ by as much as one in a thousand.
         # A tutorial's data come in an order of their own.
         if side.name != TUTORIAL and not np.isclose(
             loss, first.setdefault(side.workload.precision, loss), rtol=1e-3
         ):
-            losses = {name: each.stamps.header()[1] for name, each in sides.items()}
+            losses = {name: read_stamps(each.stamps)[0, 1] for name, each in sides.items()}
             raise RuntimeError(f"the sides do not train the same; first losses: {losses}")
 
 
@@ -281,7 +281,9 @@ def take_turn(side: Side, sides: Sequence[Side], restart: int) -> Turn:
     )
     ended, used = time.perf_counter(), _used_by_others(pids) - used_before
     side.send(signal.SIGSTOP)
-    step_seconds, thread_seconds = np.diff(side.stamps.between(began, ended), axis=0).T
+    stamps = read_stamps(side.stamps)[1:]
+    first, last = np.searchsorted(stamps[:, 0], (began, ended))
+    step_seconds, thread_seconds = np.diff(stamps[first:last], axis=0).T
     return Turn(
         step_seconds=step_seconds,
         thread_seconds=thread_seconds,
