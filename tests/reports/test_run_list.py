@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from amptui.runs.kept_run import STALLED_SECONDS
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
 from tests.builders import changed, write_journal
+from tests.golden import Goldens
 from tests.runs.test_kept_runs import sample
 from tests.telemetry.record_samples import run, steps
 
@@ -51,45 +51,24 @@ def test_live_runs_come_first_and_keep_their_places() -> None:
     assert [Path(entry.run).name for entry in runs_here().entries()] == ["first", "newest", "old", "second"]
 
 
-def test_a_row_says_how_a_run_stands(tmp_path: Path) -> None:
-    now = time.time()
-    row = read_row(
-        str(kept(tmp_path / "a", [*trained(now), RunFinished(time=now, steps=6, seconds=6.0, reason="done")]))
-    )
-    assert (row.state, row.model, row.precision, row.step, row.total_steps) == (
-        *("finished", "mnist-deep", "fp32", 6, 2340),
-    )
-    assert (row.losses, row.loss) == ((6.0, 3.0, 2.0, 1.5, 1.2, 1.0), 1.0)
-    assert row.seconds == pytest.approx(6.0)
-    failed = RunFailed(time=now, step=6, error="out of\nmemory", traceback="")
-    row = read_row(str(kept(tmp_path / "b", [*trained(now), failed])))
-    assert (row.state, row.detail) == ("failed", "out of memory")
-    assert read_row(str(tmp_path / "none")).state == "died"
+LAST_WORDS: dict[str, list[Record]] = {
+    "nothing": [],
+    "its end": [RunFinished(time=8.0, steps=6, seconds=6.0, reason="done")],
+    "an error": [RunFailed(time=8.0, step=6, error="out of\nmemory", traceback="")],
+    "an error's note": [Note(time=9.0, severity="error", text="CUDA error: ECC\nTraceback\n")],
+    "a lost rank": [RankLost(time=9.0, step=6, rank=1, host="b", cause="killed", detail="signal 9")],
+    "a warning": [Note(time=9.0, severity="warning", text="no X-ray"), sample(time=10.0)],
+}
 
 
-@pytest.mark.parametrize(
-    ("last_words", "detail"),
-    [
-        ([], ""),
-        ([Note(time=9.0, severity="error", text="CUDA error: ECC\nTraceback\n")], "CUDA error: ECC"),
-        (
-            [RankLost(time=9.0, step=6, rank=1, host="b", cause="killed", detail="signal 9")],
-            "rank 1 on b was killed: signal 9",
-        ),
-        ([Note(time=9.0, severity="warning", text="no X-ray"), sample(time=10.0)], ""),
-    ],
-)
-def test_a_run_that_died_says_why_and_not_on_what_it_ran(
-    last_words: Sequence[Record], detail: str, tmp_path: Path
-) -> None:
-    row = read_row(str(kept(tmp_path / "a", [*trained(8.0), *last_words])))
-    assert (row.state, row.detail) == ("died", detail)
-    arrived_late = replace(steps(7, 7)[0], time=8.5)
-    row = read_row(str(kept(tmp_path / "c", [*trained(8.0), *last_words, arrived_late])))
-    assert (row.state, row.detail) == ("died", detail)
-    gone_on = replace(steps(7, 7)[0], time=11.0)
-    row = read_row(str(kept(tmp_path / "b", [*trained(8.0), *last_words, gone_on])))
-    assert (row.state, row.detail) == ("died", ""), "it trained on after that"
+def test_a_row_says_how_a_run_stands_and_why_it_died(goldens: Goldens, tmp_path: Path) -> None:
+    """A step that arrived late does not make it live on, one that was made after its last words does."""
+    lines = [f"no journal: {read_row(str(tmp_path / 'none'))}"]
+    for name, records in LAST_WORDS.items():
+        for later in ([], steps(7, 7, time=8.5), steps(7, 7, time=11.0)):
+            folder = kept(tmp_path / f"{len(lines)}", [*trained(8.0), *records, *later], written=20.0)
+            lines += [f"{name}, step 7 at {later[0].time if later else None}: {read_row(str(folder))}"]
+    goldens.check("reports/run list rows", "\n".join(lines))
 
 
 def test_a_live_row_says_so_and_when_it_has_stalled(tmp_path: Path) -> None:

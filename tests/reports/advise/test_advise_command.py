@@ -45,11 +45,13 @@ def test_a_model_gets_a_recommendation_and_nothing_is_written(
         assert bf16["measured"]["speedup"] > 0
     by_subject = {item["subject"]: item for item in bf16["answer"]["findings"]}
     assert by_subject["agreement"]["state"] == "agree"
+    assert bf16["answer"]["safety"] in ("safe", "no trouble")
     if bf16["loss"] is None:  # the machine is busy
         assert any(text.startswith("loss in each precision: ") for text in content["not_measured"])
     else:
         assert len(content["losses"]["bf16"]) == len(content["losses"]["fp32"]) >= 2
         assert content["loss_steps"] == 40
+        assert bf16["loss"]["state"] in ("same", "lower")
     assert fp16["excluded"]["detail"].startswith("a float16 matrix product takes 13 times as long")
     assert "<!DOCTYPE html>" in page.read_text()
     assert sorted(os.listdir(tmp_path)) == ["advice.html", "scratch"]  # noqa: PTH208 - names

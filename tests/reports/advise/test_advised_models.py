@@ -95,19 +95,6 @@ def tried_bf16(scratch: Path) -> bool:
 
 
 @pytest.mark.nightly
-def test_nothing_speaks_against_bf16_where_nothing_is_wrong(warm: WarmSource) -> None:
-    lines = advise(warm, f"{EXPERIMENTS}:Mlp", "--precisions", "bf16")
-    bf16 = of(lines, "bf16")
-    if bf16["excluded"] is not None:  # a processor that emulates bfloat16
-        assert (bf16["excluded"]["kind"], lines["reason"]) == ("slow", "slower")
-        return
-    assert lines["reason"] in ("faster", "same", "slower", "open")
-    assert bf16["answer"]["safety"] in ("safe", "no trouble")
-    assert states(bf16)["agreement"] == "agree"
-    assert bf16["loss"]["state"] in ("same", "lower")
-
-
-@pytest.mark.nightly
 def test_fp16_is_not_recommended_where_its_range_is_left(warm: WarmSource) -> None:
     lines = advise(warm, f"{EXPERIMENTS}:Outliers", "--precisions", "bf16,fp16", *NO_LOSSES)
     assert lines["recommended"] in ("fp32", "bf16")

@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -29,9 +28,9 @@ from tests.terminal import Terminal
 DOCTOR = "import sys; from amptui.reports.doctor import doctor; sys.exit(doctor(json='--json' in sys.argv))"
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, program: str = DOCTOR, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", DOCTOR, *arguments],
+        [sys.executable, *deprecations.options_for_python(), "-c", program, *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -128,20 +127,6 @@ os._exit(0)  # a thread may be in the driver still
 """
 
 
-def look(program: str, folder: Path, **environment: str) -> Any:
-    """The JSON value that ``program`` prints beside the drivers of ``folder``, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, *deprecations.options_for_python(), "-c", program],
-        env={**os.environ, "LD_LIBRARY_PATH": str(folder), **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 DRIVERS: dict[str, tuple[bool, dict[str, str]]] = {
     "two GPUs": (True, {}),
     "a refused figure, named once": (True, {"FAULTS": "nvmlDeviceGetPowerUsage=4"}),
@@ -162,8 +147,11 @@ def test_each_driver_gives_what_was_approved(name: str, fake_drivers: Path, gold
     expected, settings = DRIVERS[name]
     patience = 0.2 if "hang" in settings.get("FAULTS", "") else 30
     chosen = {f"FAKE_NVML_{what}": value for what, value in settings.items()}
-    checks = look(PROGRAM.format(patience=patience, expected=expected), fake_drivers, **chosen)
-    goldens.check(f"reports/doctor drivers, {name}", json.dumps(checks, indent=1, ensure_ascii=False))
+    program = PROGRAM.format(patience=patience, expected=expected)
+    done = run(program=program, LD_LIBRARY_PATH=str(fake_drivers), **chosen)
+    assert (done.returncode, done.stderr) == (0, "")
+    checks = json.dumps(json.loads(done.stdout), indent=1, ensure_ascii=False)
+    goldens.check(f"reports/doctor drivers, {name}", checks)
 
 
 def test_a_device_is_used_to_see_whether_it_computes() -> None:

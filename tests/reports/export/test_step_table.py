@@ -17,14 +17,10 @@ from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step, steps
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def table(folder: Path, *records: Record) -> list[dict[str, str]]:
     export(write_journal(folder / "run", records), csv=folder / "steps.csv")
-    return rows(folder / "steps.csv")
+    with (folder / "steps.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_the_header_and_some_rows(goldens: Goldens, tmp_path: Path) -> None:
