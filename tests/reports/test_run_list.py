@@ -14,7 +14,7 @@ from amptui.reports.run_list import read_row, runs_here
 from amptui.runs.kept_run import STALLED_SECONDS
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
-from tests.builders import changed, write_journal
+from tests.builders import write_journal
 from tests.golden import Goldens
 from tests.runs.test_kept_runs import sample
 from tests.telemetry.record_samples import run, steps
@@ -29,10 +29,9 @@ def kept(folder: Path, records: Sequence[Record] = (), *, written: float | None 
 
 def trained(until: float) -> list[Record]:
     """Six steps of a second each, the last of which ended ``until``."""
-    newest = [
-        changed(one, time=until - 6 + one.step, step_seconds=1.0, loss=6.0 / one.step) for one in steps(1, 6)
-    ]
-    return [run(time=until - 6), *newest]
+    numbers = range(1, 7)
+    times, losses = [until - 6 + n for n in numbers], [6.0 / n for n in numbers]
+    return [run(time=until - 6), *steps(1, 6, time=times, step_seconds=1.0, loss=losses)]
 
 
 def test_live_runs_come_first_and_keep_their_places() -> None:

@@ -47,14 +47,6 @@ class Reading(HTMLParser):
     def text(self) -> str:
         return " ".join(self.texts)
 
-    def of(self, tag: str, class_: str) -> list[dict[str, str]]:
-        """The attributes of each element of that tag and class."""
-        return [
-            attributes
-            for name, attributes in self.tags
-            if name == tag and class_ in attributes.get("class", "").split()
-        ]
-
 
 def page_words(html: str) -> str:
     """What is read on a page: a line for each paragraph, title and row, whose cells are parted by bars."""

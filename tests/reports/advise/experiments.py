@@ -1,79 +1,27 @@
-"""Small experiments, each with one thing that matters to a choice of precision."""
+"""Experiments that leave the range of a precision."""
 
+import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
-from amptui import Arrays, Data, DataRequest, Experiment
+from tests.recipes.limits import Limits
 
 
-class Mlp(Experiment):
-    """Classifies noise by its mean."""
-
-    epochs: int = 1
-    batch_size: int = 16
-    learning_rate: float = 1e-3
+class Outliers(Limits):
+    """Activations of 80,000 in front of a norm: they leave float16's range in the forward pass."""
 
     def build_model(self) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
-
-    def load_data(self, request: DataRequest) -> Data:
-        generator = torch.Generator().manual_seed(request.seed)
-        inputs = torch.rand((256, 1, 8, 8), generator=generator)
-        targets = (inputs.flatten(1).mean(1) * 40 - 18).long().clamp(0, 3)
-        arrays = Arrays(inputs, targets)
-        return Data(name="noise", real=False, train=arrays, validation=arrays)
+        large = nn.Linear(16, 16)
+        nn.init.constant_(large.weight, 1e4)
+        return nn.Sequential(nn.Flatten(), large, nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4))
 
 
-class _Times(nn.Module):
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
+class LateNaN(Limits):
+    """In bfloat16 its loss is NaN from the 31st step on, and so are the weights then."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs * self.factor
-
-
-class Outliers(Mlp):
-    """Activations of a million in front of a norm: they leave float16's range in the forward pass."""
-
-    def build_model(self) -> nn.Module:
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 64), _Times(1e6), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 4)
-        )
-
-
-class RefusesBf16(Mlp):
-    """Its own operator fails in bfloat16."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        outputs = model(inputs)
-        if outputs.dtype == torch.bfloat16:
-            raise RuntimeError("my_kernel not implemented for 'BFloat16'")
-        return functional.cross_entropy(outputs.float(), targets)
-
-
-class Diverging(Mlp):
-    """Its loss is NaN from the step ``bad`` on, and so are the weights then."""
-
-    bad: int = 30
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        inputs, targets = batch
-        outputs = model(inputs)
+    def loss(self, model: nn.Module, batch: Any) -> Any:
         self.calls = getattr(self, "calls", 0) + 1
-        loss = functional.cross_entropy(outputs.float(), targets)
-        return loss * float("nan") if self.calls > self.bad and self.is_lost_in(outputs.dtype) else loss
-
-    def is_lost_in(self, dtype: torch.dtype) -> bool:
-        return True
-
-
-class LateNaN(Diverging):
-    """In bfloat16 alone."""
-
-    def is_lost_in(self, dtype: torch.dtype) -> bool:
-        return dtype == torch.bfloat16
+        loss: Any = super().loss(model, batch)
+        return loss * math.nan if self.calls > 30 and torch.is_autocast_enabled("cpu") else loss

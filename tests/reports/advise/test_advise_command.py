@@ -17,7 +17,7 @@ from tests.checkout import ROOT
 
 CPU = torch.device("cpu")
 
-EXPERIMENTS = str(ROOT / "tests" / "reports" / "advise" / "experiments.py")
+LIMITS = str(ROOT / "tests" / "recipes" / "limits.py")
 
 QUICK = ("--device", "cpu", "--minutes", "0.04", "--loss-steps", "40")
 
@@ -35,10 +35,10 @@ def test_a_model_gets_a_recommendation_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     flags, default = Tf32Flags.current(), torch.get_default_dtype()
     page = tmp_path / "advice.html"
-    assert main(["advise", f"{EXPERIMENTS}:Mlp", *QUICK, "--json", "--html", str(page)]) == 0
+    assert main(["advise", LIMITS, *QUICK, "--json", "--html", str(page)]) == 0
     content: dict[str, Any] = json.loads(capfd.readouterr().out, parse_constant=pytest.fail)
     assert content["recommended"] in ("fp32", "bf16")
-    assert (content["model"], content["interrupted"], content["batch_size"]) == ("experiments", False, 16)
+    assert (content["model"], content["interrupted"], content["batch_size"]) == ("limits", False, 8)
     bf16 = next(item for item in content["candidates"] if item["precision"] == "bf16")
     fp16 = next(item for item in content["candidates"] if item["precision"] == "fp16")
     if bf16["measured"] is not None:  # else the machine is busy

@@ -17,6 +17,7 @@ from tests.terminal import amptui_command
 from tests.warm import WarmSource
 
 EXPERIMENTS = str(ROOT / "tests" / "reports" / "advise" / "experiments.py")
+LIMITS, KNOBS = (str(ROOT / "tests" / "recipes" / name) for name in ("limits.py", "knobs.py"))
 
 
 SCRIPT = """
@@ -106,17 +107,17 @@ def test_fp16_is_not_recommended_where_its_range_is_left(warm: WarmSource) -> No
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("name", "kind", "detail", "reason"),
+    ("words", "kind", "detail", "reason"),
     [
-        ("RefusesBf16", "failed", "my_kernel not implemented", "nothing to compare"),
-        ("LateNaN", "weights lost", "", "unsafe"),
+        ((LIMITS, "--set", "refuses=bfloat16"), "failed", "not implemented for", "nothing to compare"),
+        ((f"{EXPERIMENTS}:LateNaN",), "weights lost", "", "unsafe"),
     ],
 )
 def test_a_precision_that_fails_is_left_out_with_its_error(
-    warm: WarmSource, name: str, kind: str, detail: str, reason: str
+    warm: WarmSource, words: Sequence[str], kind: str, detail: str, reason: str
 ) -> None:
     """In its first steps, or by losing the weights."""
-    lines = advise(warm, f"{EXPERIMENTS}:{name}", "--precisions", "bf16", minutes=0.5)
+    lines = advise(warm, *words, "--precisions", "bf16", minutes=0.5)
     excluded = of(lines, "bf16")["excluded"]
     assert excluded["kind"] == kind
     assert detail in (excluded["detail"] or "")
@@ -129,14 +130,15 @@ def test_a_precision_that_fails_is_left_out_with_its_error(
 
 @pytest.mark.ci
 def test_a_training_that_diverges_in_fp32_is_an_error(warm: WarmSource) -> None:
-    lines = advise(warm, f"{EXPERIMENTS}:Diverging", status=1)
+    knobs = ("--set", "trouble=nan", "--set", "at=31", "--set", "step_ms=0")
+    lines = advise(warm, KNOBS, *knobs, status=1)
     assert re.search(r"amptui: in FP32, .*nan since step 31\b", lines["errors"])
 
 
 @pytest.mark.ci
 def test_ctrl_c_prints_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    command = [*amptui_command(), "advise", f"{EXPERIMENTS}:Mlp", "--device", "cpu", "--loss-steps", "100000"]
+    command = [*amptui_command(), "advise", LIMITS, "--device", "cpu", "--loss-steps", "100000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         wait_until(lambda: tried_bf16(tmp_path), "no step was made in bf16", seconds=120)
         process.send_signal(signal.SIGINT)

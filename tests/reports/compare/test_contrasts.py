@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import PrecisionChanged, Record, RunFailed
+from amptui.records.run import Record, RunFailed
 from amptui.records.samples import DeviceSample, HostSample
 from amptui.reports.compare.contrasts import compared
-from amptui.reports.compare.groups import grouped, options
 from amptui.reports.compare.tables import as_json, heading, plain_lines
 from amptui.reports.compare.trace import RunFigures
-from tests.builders import changed
+from tests.builders import changed, make_switch
 from tests.gan_journal import gan_records
 from tests.golden import Goldens
 from tests.reports.compare.compared_runs import (
@@ -74,6 +73,23 @@ def validating_seeds() -> list[RunFigures]:
     return [validating(last=loss, seed=seed) for seed, loss in enumerate(NEAR)]
 
 
+def switched() -> RunFigures:
+    switch = make_switch(11, "fp32", "bf16")
+    last = trained([1.0] * 10, first=11, precision="bf16")
+    return figures([started(), *trained([1.0] * 10), switch, *last], name="switched")
+
+
+OTHER: dict[str, dict[str, Any]] = {
+    "versions": {"versions": {"torch": "2.10"}},
+    "hardware": {"hardware": {"threads": 3}},
+    "length": {"total_steps": 99},
+    "ranks": {"world_size": 2},
+    "parameters": {"parameters": 3},
+    "accumulation": {"config": {"channels_last": False, "compile": None, "accumulate": 2}},
+    # What a journal does not have is not used.
+    "config with the same meaning": {"config": {"channels_last": False, "compile": None, "accumulate": 1}},
+}
+
 SITUATIONS: dict[str, Callable[[], list[RunFigures]]] = {
     "apart by more than the seeds": lambda: [*seeds(NEAR), *bf16(FAR)],
     "within the seeds' spread": lambda: [*seeds(NEAR), *bf16([1.05, 0.95, 1.06])],
@@ -122,6 +138,19 @@ SITUATIONS: dict[str, Callable[[], list[RunFigures]]] = {
         *(validating(last=loss, seed=seed, precision="bf16") for seed, loss in enumerate(FAR)),
     ],
     "validations of some": lambda: [*validating_seeds(), *bf16(FAR)],
+    "three precisions, each with a letter of its own": lambda: [
+        *(figures(whole_run(precision=precision)) for precision in ("fp32", "fp16", "bf16")),
+    ],
+    "two groups of a precision among others": lambda: [
+        *seeds(NEAR[:1]),
+        *bf16(NEAR[:1]),
+        figures(whole_run(parameters=3)),
+    ],
+    "a switch": lambda: [figures(whole_run(steps=20)), switched()],
+    **{
+        f"other {name}": lambda changes=changes: [*seeds(NEAR[:1]), figures(whole_run(**changes))]  # type: ignore[misc]
+        for name, changes in OTHER.items()
+    },
     "several optimizers": lambda: [figures(list(gan_records(60)), name="gan")],
     **{
         f"a precision of others, {name}": lambda name=name: [*seeds(NEAR), *seeds(FAR, precision=name)]  # type: ignore[misc]
@@ -240,57 +269,3 @@ def shown(values: list[float]) -> str:
     """All of few values, of many the first and the last."""
     words = [f"{value:g}" for value in values]
     return " ".join(words if len(words) < 60 else [*words[:3], "...", *words[-3:]])
-
-
-# ------------------------------------------------------------------------- which runs are one group
-def letters(*runs: list[Any]) -> list[str]:
-    """The group of each run."""
-    result = [figures(records, name=str(number)) for number, records in enumerate(runs)]
-    groups = grouped(result)
-    return [next(group.letter for group in groups if run in group.runs) for run in result]
-
-
-@pytest.mark.parametrize(
-    ("changes", "other_group"),
-    [
-        ({"seed": 1}, False),
-        ({"precision": "bf16", "seed": 1}, True),
-        ({"config": {"learning_rate": 0.2}}, True),
-        ({"config": {"width": 3}}, True),
-        ({"model": "other"}, True),
-        ({"device_name": "NVIDIA A100"}, True),
-        ({"data": SYNTHETIC}, True),
-        ({"versions": {"torch": "2.10"}}, True),
-        ({"hardware": {"threads": 3}}, True),
-        ({"total_steps": 99}, True),
-        ({"world_size": 2}, True),
-        ({"parameters": 3}, True),
-        # What a journal does not have is not used.
-        ({"seed": 1, "config": {"channels_last": False, "compile": None, "accumulate": 1}}, False),
-        ({"config": {"channels_last": False, "compile": None, "accumulate": 2}}, True),
-    ],
-)
-def test_whatever_differs_but_the_seed_makes_another_group(
-    changes: dict[str, Any], other_group: bool
-) -> None:
-    first, second = letters(whole_run(), whole_run(**changes))
-    assert (first != second) == other_group
-
-
-def test_groups_have_the_letters_of_their_precisions_where_each_has_one_of_its_own() -> None:
-    in_three = [whole_run(precision=precision) for precision in ("fp32", "fp16", "bf16")]
-    assert letters(*in_three) == ["F", "H", "B"]
-    assert letters(*in_three, whole_run(parameters=3)) == ["A", "B", "C", "D"]
-
-
-def test_a_switch_makes_another_group() -> None:
-    switched: list[Record] = [
-        started(),
-        *trained([1.0] * 10),
-        PrecisionChanged(time=111.0, step=11, previous="fp32", current="bf16"),
-        *trained([1.0] * 10, first=11, precision="bf16"),
-    ]
-    assert letters(whole_run(steps=20), switched) == ["A", "B"]
-    result = grouped([figures(switched)])[0]
-    assert result.precision is None
-    assert options(figures(switched))["precision"].count("11") == 1

@@ -20,7 +20,7 @@ from amptui.reports.doctor.gpus import loaded_driver, use
 from amptui.reports.doctor.machine import check_folder, compile_checks, release, requirements
 from amptui.reports.doctor.precisions import measure
 from amptui.reports.doctor.report import Check, Section, examine, fine
-from tests import deprecations
+from tests import deprecations, fake_nvml
 from tests.checkout import ROOT
 from tests.golden import Goldens
 from tests.terminal import Terminal
@@ -38,6 +38,13 @@ def run(*arguments: str, program: str = DOCTOR, **environment: str) -> subproces
         check=False,
         stdin=subprocess.DEVNULL,
     )
+
+
+@pytest.fixture(scope="session")
+def fake_drivers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``libnvidia-ml.so.1``, for ``LD_LIBRARY_PATH``."""
+    folder = fake_nvml.build(tmp_path_factory.mktemp("drivers"))
+    return folder or pytest.skip("no C compiler that builds the make-believe driver")
 
 
 @pytest.fixture(scope="session")
