@@ -54,26 +54,6 @@ class Lab:
             check=False,
         )
 
-    @contextmanager
-    def start(
-        self, command: Sequence[str], env: Mapping[str, str], output: Path
-    ) -> Iterator[subprocess.Popen[bytes]]:
-        """A child that runs until this ends, or by itself; what it says is kept in a file."""
-        with output.open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, **self.environment, **env},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
 
 @contextmanager
 def open_lab(longest_seconds: float) -> Iterator[Lab]:
