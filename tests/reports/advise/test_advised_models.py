@@ -79,17 +79,21 @@ def states(candidate: dict[str, Any]) -> dict[str, str]:
     return {item["subject"]: item["state"] for item in candidate["answer"]["findings"]}
 
 
-def journals(scratch: Path) -> list[Path]:
-    """Of the trainings that were made there so far."""
-    return list(scratch.glob("amptui-advise-*/*/journal.jsonl"))
+def has_tried(precision: str, scratch: Path) -> bool:
+    """Whether a training that was made there has a step in ``precision``."""
+    runs = [journal.parent for journal in scratch.glob("amptui-advise-*/*/journal.jsonl")]
+    return any(step.precision == precision for run in runs for step in steps_of(run))
 
 
-def made_steps(scratch: Path) -> bool:
-    return any(b'"type":"Steps"' in journal.read_bytes() for journal in journals(scratch))
-
-
-def tried_bf16(scratch: Path) -> bool:
-    return any(step.precision == "bf16" for path in journals(scratch) for step in steps_of(path.parent))
+def interrupted(scratch: Path, precision: str, *words: str) -> str:
+    """What is printed when Ctrl-C is pressed after the first step in ``precision``."""
+    command = [*amptui_command(), "advise", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: has_tried(precision, scratch), "no such step was made", seconds=120)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    return out
 
 
 # -------------------------------------------------------------------------------- models, as nightly
@@ -138,12 +142,7 @@ def test_a_training_that_diverges_in_fp32_is_an_error(warm: WarmSource) -> None:
 @pytest.mark.ci
 def test_ctrl_c_prints_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    command = [*amptui_command(), "advise", LIMITS, "--device", "cpu", "--loss-steps", "100000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: tried_bf16(tmp_path), "no step was made in bf16", seconds=120)
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
+    out = interrupted(tmp_path, "bf16", LIMITS, "--device", "cpu", "--loss-steps", "100000")
     assert "Interrupted: based on what was measured so far." in out
     assert "  loss in each precision: it was interrupted" in out.splitlines()
 
@@ -171,15 +170,9 @@ def test_ctrl_c_ends_a_script_that_ignores_it(tmp_path: Path, monkeypatch: pytes
     script.write_text(f"import os, signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{trains}")
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
-    command = [*amptui_command(), "advise", str(script), str(own)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: made_steps(scratch), "the script made no step", seconds=120)
-        pid = int(own.read_text())
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    assert process.returncode == 130
+    interrupted(scratch, "fp32", str(script), str(own))
     with pytest.raises(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(int(own.read_text()), signal.SIGKILL)
     assert list(scratch.glob("amptui-*")) == []
 
 

@@ -208,20 +208,19 @@ def test_losses_are_judged_by_the_noise_of_seeds(
         assert (finding.state, finding.about, finding.numbers["steps"]) == (state, "bf16", 300)
 
 
+@dataclass
 class _Trainer:
     """Trains in no time, and remembers what it was asked for."""
 
-    def __init__(
-        self, ends: Mapping[tuple[str, int], RaceTraining] | None = None, stops_at: int = 1000
-    ) -> None:
-        self.made: list[tuple[str, int, int]] = []
-        self._ends, self._stops_at = ends or {}, stops_at
+    ends: Mapping[tuple[str, int], RaceTraining] = field(default_factory=dict)
+    stops_at: int = 1000
+    made: list[tuple[str, int, int]] = field(default_factory=list)
 
     def __call__(self, precision: str, seed: int, steps: int) -> RaceTraining:
         self.made.append((precision, seed, steps))
-        if len(self.made) > self._stops_at:
+        if len(self.made) > self.stops_at:
             return RaceTraining(loss=None)
-        return self._ends.get((precision, seed), RaceTraining(loss=1.0 + seed))
+        return self.ends.get((precision, seed), RaceTraining(loss=1.0 + seed))
 
 
 FAILS = {("fp16", 0): RaceTraining(loss=NAN), ("bf16", 1): RaceTraining(loss=None, error="no kernel")}
