@@ -59,7 +59,7 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
 
 
 BROKEN = """
-from amptui.tui import frame, keyboard
+from amptui.tui import frame, terminal_driver
 
 def fail(*_, calls=[]):
     calls.append(1)
@@ -72,7 +72,8 @@ def fail(*_, calls=[]):
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("what", "good_calls"), [("frame.Frame.draw", 0), ("frame.Frame.draw", 8), ("keyboard.Keyboard.take", 0)]
+    ("what", "good_calls"),
+    [("frame.Frame.draw", 0), ("frame.Frame.draw", 8), ("terminal_driver.Keyboard.take", 0)],
 )
 def test_a_fault_of_the_screen_or_of_its_thread_that_reads_keys_does_not_cost_the_run(
     what: str, good_calls: int, warm: WarmSource, tmp_path: Path
