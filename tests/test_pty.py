@@ -143,15 +143,10 @@ def test_a_failure_leaves_its_traceback_on_the_terminal_and_in_the_log_once(
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("detached", [False, True])
-def test_a_failure_before_the_first_step_leaves_at_once(
-    *, detached: bool, warm: WarmSource, tmp_path: Path
-) -> None:
-    option = ("--detach",) if detached else ()
-    with train(warm, tmp_path / "run", "--precision", "tf32", *option) as terminal:
+def test_a_failure_before_the_first_step_leaves_at_once(warm: WarmSource, tmp_path: Path) -> None:
+    with train(warm, tmp_path / "run", "--precision", "tf32") as terminal:
         assert terminal.wait(seconds=60) == 2
-        if not detached:
-            assert_restored(terminal)
+        assert_restored(terminal)
         assert "precision tf32: " in " ".join(terminal.text.split())
 
 

@@ -1,7 +1,6 @@
 """Views of what is inside mixed precision, built by hand: sound, and in each kind of trouble."""
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 
@@ -17,34 +16,13 @@ def float16_window(
     typical_exponent: float, *, spread: float = 3.0, zeros: float = 0.03, **changes: object
 ) -> Float16Window:
     """A window of a million scaled gradients around 2^``typical_exponent``; some are zero."""
-    return replace(_sound_window(typical_exponent, spread, zeros), **changes)  # type: ignore[arg-type]
-
-
-@cache
-def _sound_window(typical_exponent: float, spread: float, zeros: float) -> Float16Window:
-    elements = 1_000_000
-    normal = np.random.default_rng(9).normal(0.0, 1.0, (2, round(elements * (1 - zeros))))
-    magnitudes = np.abs(normal[0]) * 2.0 ** (typical_exponent + spread * normal[1])
-    exponents = np.clip(np.frexp(magnitudes)[1] - 1, -60, 40)
-    first = min(-30, int(exponents.min()))
-    return samples.window(
-        1184,
-        time=NOW - 1,
-        precision="fp16",
-        hypothetical=False,
-        first_exponent=first,
-        counts=tuple(np.bincount(exponents - first, minlength=18 - first).tolist()),
-        elements=elements,
-        zeros=elements - magnitudes.size,
-        flushed=int((magnitudes <= 2.0**-25).sum()),
-        subnormal=int(((magnitudes > 2.0**-25) & (magnitudes < 2.0**-14)).sum()),
-        overflowing=int((magnitudes >= 65520).sum()),
-        seconds=0.00058,
-        seconds_since=0.0646,
-        squares=float((magnitudes**2).sum()),
-        flushed_squares=float((magnitudes[magnitudes <= 2.0**-25] ** 2).sum()),
-        subnormal_squares=float((magnitudes[(magnitudes > 2.0**-25) & (magnitudes < 2.0**-14)] ** 2).sum()),
-    )
+    exponents = np.arange(-60, 41)
+    shares = np.exp(-(((exponents - typical_exponent) / spread) ** 2) / 2)
+    counts = np.round(1e6 * (1 - zeros) * shares / shares.sum()).astype(int).tolist()
+    window = samples.spread(dict(zip(exponents.tolist(), counts, strict=True)), round(1e6 * zeros))
+    facts = {"step": 1184, "time": NOW - 1, "precision": "fp16", "hypothetical": False}
+    cost = {"seconds": 0.00058, "seconds_since": 0.0646}
+    return replace(window, **{**facts, **cost, **changes})  # type: ignore[arg-type]  # fields of a window
 
 
 LOSING = (

@@ -20,17 +20,10 @@ from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.replay.screen import REPLAY_KEYS
 from amptui.tui.run_list import frame as run_list
 from amptui.tui.terminal_driver import BackgroundReported, Keyboard
+from tests.loops.clock import Clock
 from tests.tui import views
 
 LONG_SECONDS = 60.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(scope="module")
