@@ -19,7 +19,7 @@ from amptui.loops.compilation import MAX_VARIANTS, missing_for_compile
 from amptui.loops.resume import newest_checkpoint
 from amptui.loops.setup import Prepared
 from amptui.records.control import ComparisonRequest, Control, StopRequest, TraceRequest, XRayRequest
-from amptui.records.findings import FlopsCounted, ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.records.findings import ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.run import PhaseChanged, PrecisionChanged
 from tests.builders import StepRow
 from tests.loops.compiled_runs import Uneven, compiled, failing_in_autocast, nothing_compiled
@@ -222,17 +222,6 @@ def test_steps_alternate_between_eager_and_compiled_and_only_those_meant_to_be_a
     sides = ["fp32 eager", "fp32", "bf16 eager", "bf16"]
     there_and_back = [*sides, *sides[-2::-1], *sides[1:]]
     assert order[: len(there_and_back)] == there_and_back
-    result = log.of(PrecisionsCompared)[-1]
-    assert (result.baseline, result.rounds) == ("fp32 eager", 3)
-    assert [row.precision for row in result.rows] == sides
-    assert [(pair.precision, pair.than) for pair in result.pairs] == [
-        ("fp32", "fp32 eager"),
-        ("bf16", "bf16 eager"),
-        ("bf16", "fp32"),
-    ]
-    assert all(pair.speedup_low and pair.speedup_low < pair.speedup for pair in result.pairs)
-    counted = {record.precision: record for record in log.of(FlopsCounted)}
-    assert set(counted) == {"fp32 eager", "bf16 eager"}, "compiled code hides its operations"
 
 
 @pytest.mark.ci

@@ -46,16 +46,13 @@ def test_loops_are_recorded_as_they_were(by: str, number: int) -> None:
     law(5, examples(by=by), number=number)  # of which the first is the plainest
 
 
-@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("plain", "others"),
+    [pytest.param(40, 10, marks=pytest.mark.ci), pytest.param(250, 60, marks=pytest.mark.nightly)],
+)
 @pytest.mark.parametrize("shape", get_args(Shape))
-def test_loops_of_each_shape_are_recorded_as_they_were(shape: Shape) -> None:
-    law(40 if shape == "plain" else 10, examples(shape=shape))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("shape", get_args(Shape))
-def test_many_loops_of_each_shape_are_recorded_as_they_were(shape: Shape) -> None:
-    law(250 if shape == "plain" else 60, examples(shape=shape))
+def test_loops_of_each_shape_are_recorded_as_they_were(shape: Shape, plain: int, others: int) -> None:
+    law(plain if shape == "plain" else others, examples(shape=shape))
 
 
 @pytest.mark.parametrize(
