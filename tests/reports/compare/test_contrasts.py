@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import Record, RunFailed
 from amptui.records.samples import DeviceSample, HostSample
@@ -146,6 +144,7 @@ SITUATIONS: dict[str, Callable[[], list[RunFigures]]] = {
         *bf16(NEAR[:1]),
         figures(whole_run(parameters=3)),
     ],
+    "too few steps": lambda: [figures(whole_run()), figures(whole_run(steps=5))],
     "a switch": lambda: [figures(whole_run(steps=20)), switched()],
     **{
         f"other {name}": lambda changes=changes: [*seeds(NEAR[:1]), figures(whole_run(**changes))]  # type: ignore[misc]
@@ -184,26 +183,6 @@ def test_runs_of_every_state_as_text_and_as_json(goldens: Goldens) -> None:
     goldens.check("reports/compare every state", "\n".join(plain_lines(comparison)))
     goldens.check("reports/compare every state, 80 columns", "\n".join(plain_lines(comparison, 80)))
     goldens.check_digests({"compare every state, json": json_text(as_json(comparison))})
-
-
-# -------------------------------------------------------------------------------------- targets
-@pytest.mark.parametrize(
-    ("losses", "asked", "target", "seconds"),
-    [
-        (([3.0] * 30 + [1.0] * 30 + [2.0] * 30, [1.5] * 90), None, 2.0, [20.0, 10.0]),
-        (([3.0] * 30 + [math.nan] * 30, [1.5] * 60), None, 3.0, [10.0, 10.0]),
-        (([3.0] * 30 + [1.0] * 30, [2.0] * 60), 1.5, 1.5, [22.5, None]),
-        (([1.0] * 30, [1.0] * 5), None, None, [None, None]),
-    ],
-    ids=["the highest final loss", "the best loss of one that ended at NaN", "asked for", "too few steps"],
-)
-def test_how_long_runs_train_until_their_target(
-    losses: tuple[list[float], ...], asked: float | None, target: float | None, seconds: list[float | None]
-) -> None:
-    comparison = compared([figures(whole_run(one)) for one in losses], target=asked)
-    assert comparison.target == pytest.approx(target)
-    assert comparison.target_asked == (asked is not None)
-    assert [comparison.seconds_to_target(run) for run in comparison.runs] == pytest.approx(seconds)
 
 
 # ------------------------------------------------------------------------- what is known of one run
