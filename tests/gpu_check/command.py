@@ -25,7 +25,6 @@ CHECKS = (
     Check(paths.float8_waits),
     Check(paths.app_on_gpu),
     Check(paths.x_ray),
-    Check(paths.goes_on, needs_gpu=False),
     Check(paths.gpu_tests),
     Check(speed.published),
     Check(speed.tutorial_loop, needs_gpu=False),

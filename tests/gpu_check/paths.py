@@ -1,4 +1,4 @@
-"""The checks of what amptui does on a device: without waits, over switches, after a crash, in FP8."""
+"""The checks of what amptui does on a device: without waits, over switches, in FP8."""
 
 import json
 import shutil
@@ -10,13 +10,13 @@ import torch
 
 from amptui.recipe.float8 import torchao_trouble
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
-from amptui.records.keeping import CheckpointWritten, KeepingChanged
+from amptui.records.keeping import KeepingChanged
 from amptui.records.run import EpochFinished, Note, PrecisionChanged, Record
 from tests.benchmarks.lab import last_line
 from tests.builders import StepRow, of
 from tests.checkout import ROOT
 from tests.gpu_check.bench import TOP_LINE, Bench, Found, finished_run, from_step, unmeasured
-from tests.terminal import Terminal, amptui_command
+from tests.terminal import Terminal
 
 JOURNAL_LIMIT_BYTES = 1_000_000
 
@@ -126,32 +126,6 @@ def waits_told(records: Sequence[Record]) -> list[str]:
     told = [record.text for record in records if isinstance(record, Note)]
     told += [record.trouble for record in records if isinstance(record, KeepingChanged)]
     return [text for text in told if WAIT in text]
-
-
-def goes_on(bench: Bench) -> Found:
-    """Train with checkpoints, go on from the last in another process, and say what each cost the training."""
-    run_dir = bench.lab.folder / "goes_on"
-    begin = ["mnist-deep", "--data", "synthetic", "--precision", bench.amp, "--run-dir", str(run_dir)]
-    every, cut, steps = (50, 150, 300) if bench.on_gpu else (2, 4, 8)
-    if not bench.on_gpu:
-        begin += ["--batch-size", "2"]
-    for options in (
-        (*begin, "--steps", str(cut), "--checkpoint-every", str(every)),
-        ("--resume", str(run_dir), "--steps", str(steps)),
-    ):
-        command = amptui_command("train", *options, "--headless", "--device", bench.device)
-        last_line(bench.lab.run(command))
-    records = finished_run(run_dir)
-    numbers = [record.step for record in of(StepRow, records)]
-    if numbers != list(range(1, steps + 1)):
-        raise RuntimeError(f"the journal does not read as one run: {len(numbers)} steps")
-    written = of(CheckpointWritten, records)
-    return {
-        "steps": len(numbers),
-        "checkpoint_bytes": written[-1].size_bytes,
-        "blocked_seconds": [record.blocked_seconds for record in written],
-        "seconds": [record.seconds for record in written],
-    }
 
 
 def app_on_gpu(bench: Bench) -> Found:
