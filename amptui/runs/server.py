@@ -285,6 +285,7 @@ class Server:
         """The messages of a screen, to the end of the connection. Raises ``ProtocolError``."""
         rest = b""
         while data := await self._loop.sock_recv(screen.connection, protocol.MAX_REQUEST_BYTES):
+            await asyncio.sleep(0)  # where data is waiting, to receive it lets nobody else go on
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 yield protocol.parse(line)

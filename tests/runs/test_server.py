@@ -128,6 +128,30 @@ def test_who_says_nothing_is_let_go_but_for_the_run_s_own_screen(
     own.catch_up(run)
 
 
+TALK = """
+import socket, sys
+screen = socket.socket(socket.AF_UNIX)
+screen.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**23)
+screen.connect(sys.argv[1])
+while screen.send(sys.argv[2].encode() * 100_000):
+    pass
+"""
+
+
+def test_a_screen_that_never_stops_talking_keeps_nobody_waiting(tmp_path: Path) -> None:
+    with running(tmp_path) as run:
+        command = [sys.executable, "-S", "-c", TALK, str(tmp_path / "run.sock"), HELLO.decode()]
+        talker = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            until(lambda: not run.is_served())
+            attached(run)
+            run.server.close(0.0)
+            assert talker.wait(ENOUGH_SECONDS) != 0
+        finally:
+            talker.kill()
+            talker.wait()
+
+
 def test_closing_lets_screens_have_the_last_word(tmp_path: Path) -> None:
     with running(tmp_path) as run:
         screens = [attached(run), run.attach_screen()]
