@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.records.run import RunFinished
 from tests.gan_journal import DISCRIMINATOR
 from tests.telemetry import record_samples as samples
 from tests.tui.special_views import GAN
-from tests.tui.watching import Screen, awaited, started, steps, watching
+from tests.tui.watching import STOPPED, Screen, awaited, started, steps, watching
 
 
 @awaited
@@ -78,10 +77,6 @@ async def test_o_shows_the_next_optimizer_in_all_panels_and_what_was_chosen_stay
 
 
 # --------------------------------------------------------------------------- when and how it leaves
-def over(reason: str = "done") -> RunFinished:
-    return RunFinished(time=time.time(), steps=5, seconds=1.0, reason=reason)  # type: ignore[arg-type]
-
-
 async def left(screen: Screen) -> str | None:
     """How it left, once it has."""
     await screen.until(lambda: screen.has_left)
@@ -97,7 +92,7 @@ async def test_a_run_that_was_asked_to_stop_is_left_after_a_while_only_if_it_is_
             for _ in range(3):  # a frame each
                 await screen.feed(*steps(5))
                 assert not screen.has_left
-            await screen.end(over("stopped"))
+            await screen.end(STOPPED)
         assert await left(screen) == "stopped"
         assert screen.ended.is_set() == (not silence)
 
