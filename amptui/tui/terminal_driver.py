@@ -58,8 +58,8 @@ _LEAVING_SECONDS = 10.0
 _HURRIED_SECONDS = 0.5
 """The same for a terminal that is being closed."""
 
-_REPORT = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[\?[\d;]*c")
-"""A colour or a title (OSC), or what the terminal is (DA1). Textual reads these as letters."""
+_REPORT = re.compile(r"\x1b[\]P_^][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[\?[\d;]*c")
+"""A colour, a title (OSC) or another string, or what the terminal is (DA1): to Textual these are letters."""
 
 _BEGUN_REPORT = re.compile(r"\x1b(?:\][^\x07\x1b]*\x1b?|\[\??[\d;$]*)?\Z")
 

@@ -133,7 +133,8 @@ import socket, sys
 screen = socket.socket(socket.AF_UNIX)
 screen.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**23)
 screen.connect(sys.argv[1])
-while screen.send(sys.argv[2].encode() * 100_000):
+talk = sys.argv[2].encode() * 200_000
+while screen.send(talk):
     pass
 """
 

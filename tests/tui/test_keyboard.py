@@ -73,6 +73,7 @@ DA1, COLOUR = b"\x1b[?62;22;52c", b"\x1b]11;rgb:1818/1818/2525\x07"
 NO_KEYS = {
     "focus comes": b"\x1b[I",
     "a mouse's press": b"\x1b[<0;10;20M",
+    "an answer about pictures": b"\x1b_Gi=1;OK\x1b\\",
     "a size of its own": b"\x1b[48;99999;99999;1;1t",
     "what it is": DA1,
     "a colour": COLOUR,
