@@ -1,4 +1,4 @@
-"""What `amptui run` hands to the script's process; and how one that never calls amptui is observed.
+"""How a script that never calls amptui is observed.
 
 The script's lines are not changed, and Python itself starts it, as ``python script.py`` does. The folder
 ``startup`` is put in front of ``PYTHONPATH``; the ``sitecustomize`` in it runs before the script, takes that
@@ -18,12 +18,11 @@ and hooks of ``nn.Module`` slow every forward pass.
 import atexit
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from amptui.base.notify_url import take_url
-from amptui.base.stacks import print_stacks_if_killed
+from amptui.guest import handover
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -31,76 +30,19 @@ if TYPE_CHECKING:
     from amptui.guest.monitor import Monitor
     from amptui.loops.script.observed_loop import ObservedLoop
 
-RUN_DIR_VARIABLE = "AMPTUI_RUN_DIR"
-"""The environment variable by which `amptui run` tells a script where to keep its run."""
-
-OBSERVE_VARIABLE = "AMPTUI_OBSERVE"
-"""Set by `amptui run --observe`: ``+`` and the PYTHONPATH that the script shall find, or ``-`` for none."""
-
-LAUNCHER_VARIABLE = "AMPTUI_LAUNCHER"
-"""Set if `amptui run --observe` starts a launcher, such as torchrun, whose ranks shall be observed."""
-
-UNSAVED_FILE = "unsaved"
-"""In the folder of a run that has ended, or was not opened by a fault: empty, if records are missing."""
-
-_STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")  # noqa: PTH100, PTH118, PTH120
-
-_run_dir = _notify_url = ""
-
-
-def environment(
-    before: Mapping[str, str], run_dir: str, *, observe: bool, launches: bool = False
-) -> dict[str, str]:
-    """The environment of a script whose run is kept in ``run_dir``, made of the one ``before``.
-
-    A fatal signal leaves a stack. With ``observe`` the process runs ``startup/sitecustomize.py`` before the
-    script. One that ``launches`` ranks has each of them do so instead.
-    """
-    after = {**before, RUN_DIR_VARIABLE: run_dir}
-    if observe:
-        path = before.get("PYTHONPATH")
-        after[OBSERVE_VARIABLE] = "-" if path is None else f"+{path}"
-        if launches:
-            after[LAUNCHER_VARIABLE] = "1"
-        after["PYTHONPATH"] = os.pathsep.join(filter(None, (_STARTUP, path)))
-    else:
-        after.setdefault("PYTHONFAULTHANDLER", "1")  # an observed script finds no variable of ours
-    return after
-
-
-def mark_unsaved(run_dir: str | os.PathLike[str]) -> None:
-    """Tell `amptui run` by a file in the run's folder; it fits on a full disk."""
-    with suppress(OSError):
-        open(os.path.join(run_dir, UNSAVED_FILE), "x").close()  # noqa: PTH118, PTH123
-
-
-def take_run() -> tuple[str, str]:
-    """The folder that `amptui run` chose for this process's run, and where its news goes; only once."""
-    global _run_dir, _notify_url
-    run_dir, url = os.environ.pop(RUN_DIR_VARIABLE, "") or _run_dir, take_url() or _notify_url
-    _run_dir, _notify_url = "", ""
-    return run_dir, url
-
-
 _OPTIMIZERS = "torch.optim.optimizer"
 
 
 def await_torch() -> None:
-    """Observe the first optimizer step of this process, which has not run a line of the script yet.
-
-    The folder of its run, and where its news goes, are kept without variables that child processes inherit.
-    """
-    global _run_dir, _notify_url
-    _run_dir, _notify_url = os.environ.pop(RUN_DIR_VARIABLE, ""), take_url()
-    if _run_dir:
-        print_stacks_if_killed()
+    """Observe the first optimizer step of this process, which has not run a line of the script yet."""
+    if handover.keep_run_dir():
         sys.meta_path.insert(0, _AwaitsTorch())
         atexit.register(_print_hint, os.getpid())
 
 
 def _print_hint(pid: int) -> None:
     """At the end of a script without a step: what to do about torch's error that ended it."""
-    if os.getpid() != pid or not _run_dir:
+    if os.getpid() != pid or not handover.kept_run_dir():
         return
     with suppress(Exception):  # the error's own words may fail
         from amptui.base.amp_errors import known_hint
@@ -185,7 +127,7 @@ def search_loop(
 
 
 def _observe(optimizer: "Optimizer", loop: "ObservedLoop") -> None:
-    if _run_dir:
+    if handover.kept_run_dir():
         observe_from_first_step(optimizer, loop)
     else:
         loop.leave()  # the script opened a run itself
@@ -208,5 +150,5 @@ def _tell_fault(error: Exception) -> None:
         from amptui.loops.script.guard import fault_words
 
         complain(f"cannot watch this script: {fault_words(error)}")
-        if _run_dir:
-            mark_unsaved(_run_dir)
+        if run_dir := handover.kept_run_dir():
+            handover.mark_unsaved(run_dir)

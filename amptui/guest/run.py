@@ -24,7 +24,7 @@ from amptui.base.prompt import complain
 from amptui.base.script_signals import is_from_signal_handler
 from amptui.base.text import one_line, write_line
 from amptui.diagnosis.summary import tell_unsaved
-from amptui.guest.auto_observe import mark_unsaved, take_run
+from amptui.guest.handover import mark_unsaved, take_run
 from amptui.guest.processes import NOT_WATCHED, Emit, OneOfRanks
 from amptui.loops.description import describe_resumption, here
 from amptui.loops.script.guard import fault_words

@@ -22,7 +22,7 @@ from amptui.base.fork import ChildProcess, how_ended
 from amptui.base.prompt import complain
 from amptui.base.runfiles import open_file
 from amptui.base.text import write_line
-from amptui.guest.auto_observe import UNSAVED_FILE, environment
+from amptui.guest.handover import UNSAVED_FILE, environment
 from amptui.process.launch import left_running, tell
 from amptui.process.stop_signals import (
     BY_SCHEDULER,
