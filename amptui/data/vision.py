@@ -175,7 +175,8 @@ def _of_torchvision(kind: Any, request: DataRequest, *files: str) -> list[Any]:
     result = _downloaded(partial(read, download=True), name, files, request)
     if isinstance(result, list):
         return result
-    what = f"cannot download {name}: {one_line(str(result))}"
+    why = str(result).strip().rpartition("\n")[2]  # what the last of torchvision's mirrors said
+    what = f"cannot download {name}: {one_line(why)}"
     raise DataError(what, hint=f"copy its files to {folder} yourself") from result
 
 
