@@ -58,9 +58,6 @@ _STARTED = RunStarted(
 )
 
 
-# --------------------------------------------------------------------------------------------- records
-
-
 def make_started(**changes: Any) -> RunStarted:
     """A run of 2,340 steps on a GPU begins at 100 s, in FP32."""
     return replace(_STARTED, **changes)
@@ -82,7 +79,6 @@ def make_resumed(after: int, **changes: Any) -> RunResumed:
 
 
 def make_finished(steps: int, **changes: Any) -> RunFinished:
-    """The run has made all of its steps."""
     record = RunFinished(time=100 + steps / 1000, steps=steps, seconds=steps / 1000, reason="done")
     return replace(record, **changes)
 
@@ -101,13 +97,11 @@ def make_step(number: int, **changes: Any) -> Steps:
 
 
 def row(*, step: int, **facts: Any) -> Steps:
-    """One step, from its own values."""
     columns = _as_columns(facts)
     return Steps(first_step=step, count=1, **columns)
 
 
 def changed(steps: Steps, **facts: Any) -> Steps:
-    """A row with other values."""
     if "step" in facts:
         facts["first_step"] = facts.pop("step")
     return replace(steps, **_as_columns(facts))
@@ -139,11 +133,7 @@ def make_steps(first: int, last: int, **changes: Any) -> list[Steps]:
 
 
 def make_run(steps: int) -> list[Record]:
-    """A whole run: its start, its steps and its end."""
     return [make_started(), *make_steps(1, steps), make_finished(steps)]
-
-
-# --------------------------------------------------------------------------- blocks and single steps
 
 
 @dataclass(frozen=True)
@@ -200,9 +190,6 @@ def as_recorded(record: Any) -> Record:
     return row(**vars(record)) if isinstance(record, StepRow) else record
 
 
-# -------------------------------------------------------------------------------------------- sessions
-
-
 def fold(records: Iterable[Any], run_dir: str = "") -> Session:
     """All that is known after ``records``, rows of steps among them."""
     session = Session(run_dir)
@@ -211,7 +198,6 @@ def fold(records: Iterable[Any], run_dir: str = "") -> Session:
 
 
 def view_of(*records: Record) -> SessionView:
-    """What a screen shows after ``records``."""
     return fold(records).view()
 
 
@@ -222,9 +208,6 @@ def assert_holds(known: object, expected: Mapping[str, Any]) -> None:
         for part in name.split("."):
             found = getattr(found, part)
         assert found == (pytest.approx(value) if isinstance(value, float) else value), name
-
-
-# -------------------------------------------------------------------------------------------- journals
 
 
 def write_journal(folder: Path, records: Iterable[Record]) -> Path:
@@ -241,11 +224,9 @@ def read(path: Path) -> Iterator[Any]:
 
 
 def recorded(runs: Path) -> list[Record]:
-    """The records of the only run in the folder."""
     (run,) = runs.iterdir()
     return list(read(run / "journal.jsonl"))
 
 
 def of(kind: type[T], records: Iterable[Record]) -> list[T]:
-    """Those of one kind, in order."""
     return [record for record in records if type(record) is kind]

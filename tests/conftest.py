@@ -61,7 +61,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say which warnings are errors."""
     for line in deprecations.filters_for_pytest():
         config.addinivalue_line("filterwarnings", line)
 
@@ -119,7 +118,6 @@ def _own_folders(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def runs() -> Path:
-    """The folder that the runs of a test are in."""
     return Path.home() / ".local" / "state" / "amptui" / "runs"
 
 
@@ -132,7 +130,6 @@ def usable_torchao() -> None:
 
 @pytest.fixture
 def goldens(request: pytest.FixtureRequest, tmp_path: Path) -> Goldens:
-    """The approved texts of a test's file."""
     return Goldens(request.path.stem, update=request.config.getoption("--update-goldens"), scratch=tmp_path)
 
 
@@ -156,5 +153,4 @@ def warm() -> Iterator[WarmSource]:
 
 @pytest.fixture
 def lives(warm: WarmSource, tmp_path: Path) -> Lives:
-    """Quick processes of `amptui`."""
     return Lives(warm, tmp_path / "log")

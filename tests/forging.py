@@ -28,7 +28,6 @@ LINES = tuple(codec.dumps(record) for record in REAL)
 
 
 def nested(depth: int) -> Any:
-    """A list in a list, so many of them."""
     value: Any = 1
     for _ in range(depth):
         value = [value]
@@ -44,7 +43,6 @@ HOSTILE: tuple[Any, ...] = (
 
 @st.composite
 def forged_values(draw: st.DrawFn, value: Any) -> Any:
-    """``value`` with one thing in it replaced."""
     if isinstance(value, dict | list) and value and draw(st.integers(0, 9)):
         places = [*value] if isinstance(value, dict) else [*range(len(value))]
         place = draw(st.sampled_from(places))

@@ -77,7 +77,6 @@ class Loop:
         return self
 
     def state(self) -> list[Tensor]:
-        """Every number that the training left behind."""
         moments = [
             value
             for state in self.optimizer.state.values()
@@ -89,6 +88,5 @@ class Loop:
 
 
 def same_bits(ours: Loop, bare: Loop) -> bool:
-    """Whether two trainings left the same bits behind."""
     pairs = list(zip(ours.state(), bare.state(), strict=True))
     return all(torch.equal(one, other) for one, other in pairs)

@@ -75,8 +75,6 @@ def words() -> Iterator[str]:
         yield "·".join([*pieces[first:], *pieces[:first]])
 
 
-# ------------------------------------------------------------------------------ what got through
-
 _COLOUR = r"(?:3[0-7]|9[0-7]|38;5;\d{1,3})"
 _SGR = rf"(?:0|1|{_COLOUR})?(?:;(?:1|{_COLOUR}))*m"
 _MODES = r"\?(?:7|25|1000|1002|1003|1004|1006|1015|1049|2004|2026|2048)[hl]"
@@ -123,8 +121,6 @@ def is_plain(sign: str) -> bool:
     """A letter, a sign or a blank, which no terminal takes for anything else."""
     return sign.isprintable() and sign not in "\u115f\u3164"
 
-
-# ------------------------------------------------------------------------------------- records
 
 T = TypeVar("T")
 

@@ -29,8 +29,6 @@ STEPS: list[tuple[str, str]] = []
 
 
 class Script:
-    """One rank's model, data and loop."""
-
     def __init__(self, kind: str, stop: Path) -> None:
         self.kind = kind
         self.stop = stop
@@ -134,7 +132,6 @@ class Script:
         return "once" in self.kind and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 
     def weights(self) -> str:
-        """A hash of what this rank holds."""
         held = [getattr(p, "_local_tensor", p) for p in self.model.parameters()]
         return hashlib.sha1(
             b"".join(p.detach().numpy().tobytes() for p in held), usedforsecurity=False

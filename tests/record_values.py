@@ -45,7 +45,6 @@ ANY: ByName = {
 
 
 def records_of(cls: type[Any], by_name: ByName = ANY) -> st.SearchStrategy[Any]:
-    """Records of one type."""
     return blocks(by_name) if cls is Steps else values_of(cls, by_name=by_name)
 
 
@@ -70,7 +69,6 @@ def values_of(hint: Any, name: str = "", by_name: ByName = ANY) -> st.SearchStra
 
 @st.composite
 def blocks(draw: st.DrawFn, by_name: ByName = ANY) -> Steps:
-    """A block of one to six steps."""
     drawn = draw(st.lists(values_of(StepRow, by_name=by_name), min_size=1, max_size=6))
     first, *later = map(dataclasses.asdict, drawn)
     first["step"] = min(first["step"], MAX_COUNT - 6)
@@ -83,7 +81,6 @@ def blocks(draw: st.DrawFn, by_name: ByName = ANY) -> Steps:
     return block if ended_well else dataclasses.replace(block, step_seconds=[None] * block.count)
 
 
-# ------------------------------------------------------------- whatever a run of few steps may emit
 STEP_NUMBERS = st.integers(0, 60)
 RANKS = st.integers(0, 9)
 PRECISIONS = st.sampled_from(["fp32", "fp16", "fp8", "mixed", "fp16 weights"])

@@ -75,7 +75,6 @@ class RemoteMachine:
             self.configure()
 
     def start(self) -> None:
-        """Serve, at a new port."""
         (self.folder / "port").unlink(missing_ok=True)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.remote", str(self.folder)],

@@ -80,7 +80,6 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What a person sees."""
         # Unlike pyte's own display, this takes the second half of a wide character that was overwritten.
         lines = (self.screen.buffer[row] for row in range(self.screen.lines))
         columns = range(self.screen.columns)

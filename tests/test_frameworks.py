@@ -95,8 +95,6 @@ def test_a_checkpoint_continues_with_the_scale_with_amptui_or_without(
 
 
 class HalfWeights(Training):
-    """Its weights are bfloat16."""
-
     def __init__(self, situation: Situation) -> None:
         super().__init__(situation)
         self.model.to(torch.bfloat16)
@@ -106,7 +104,6 @@ class HalfWeights(Training):
 
 
 def manual(training: Training) -> Any:
-    """A module that steps two optimizers itself."""
 
     class Manual(type(Lightning.module(training))):  # type: ignore[misc]
         automatic_optimization = False
@@ -272,7 +269,6 @@ def test_wrong_arguments_are_refused(
 
 @pytest.fixture
 def accelerate() -> Any:
-    """The module of amptui's that imports Accelerate."""
     return door("accelerate")
 
 
@@ -402,7 +398,6 @@ def test_copies_of_a_prepared_model_are_models_of_their_own(accelerate: Any, tmp
 
 @pytest.fixture
 def huggingface() -> Any:
-    """The module of amptui's that imports transformers."""
     return door("huggingface")
 
 

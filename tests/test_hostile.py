@@ -68,7 +68,6 @@ EVIL_NAME = "m\x1b[5;41m\x1b]0;t\x07\u202e\x9b\n\U000e0041漢.py"
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model file that is poison through and through."""
     path = tmp_path / EVIL_NAME
     shutil.copy(Path(__file__).parent / "recipes" / "poisoned.py", path)
     (tmp_path / "poison.json").write_text(json.dumps(list(islice(poison.words(), 50))))
@@ -170,7 +169,6 @@ def test_a_forged_journal_exported(forged: Path, tmp_path: Path) -> None:
 
 
 def is_number(cell: str) -> bool:
-    """Whether a spreadsheet may take it for what it is."""
     try:
         float(cell)
     except ValueError:
@@ -332,7 +330,6 @@ def used_in_every_way(folder: Path) -> None:
 
 
 def compare(folder: Path) -> None:
-    """With a run that nobody forged."""
     try:
         comparison = read_all([RunDir(folder).journal_path, FP32[0]], target=None)
     except RunFolderError:

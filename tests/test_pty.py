@@ -210,16 +210,12 @@ def test_a_run_that_is_started_detached_trains_and_says_how_to_watch_it(
         wait_for_more(run)
 
 
-# --------------------------------------------------------------------------------- the list of runs
-
-
 LIST = r"1 live +1 ended[\s\S]*▸"
 QUESTION = "remove this run"
 
 
 @pytest.fixture
 def ended(runs: Path) -> Path:
-    """A run that has ended, among the saved ones."""
     folder = runs / "mnist-deep-20261125-101500"
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "demo" / "mnist-deep.jsonl", folder / "journal.jsonl")
@@ -228,7 +224,6 @@ def ended(runs: Path) -> Path:
 
 @pytest.fixture
 def live(lives: Lives, runs: Path) -> Iterator[Path]:
-    """A run that is being trained."""
     with headless_run(lives, runs / "live") as folder:
         yield folder
 

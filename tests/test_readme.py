@@ -179,7 +179,6 @@ def test_the_recipe_of_the_guide_trains(tmp_path: Path) -> None:
 
 
 def trained(text: str, folder: Path, **options: Any) -> Worker:
-    """A training of the one model file that stands in ``text``."""
     (code,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (folder / "mine.py").write_text(code)
     worker = Worker(str(folder / "mine.py"), data="synthetic", **options)
@@ -194,7 +193,6 @@ BLOCKS = re.findall(r"```python\n(.*?)```", page("own_loop.md"), flags=re.DOTALL
 
 @pytest.fixture
 def names() -> dict[str, Any]:
-    """What the snippets expect to be there."""
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
 

@@ -49,7 +49,6 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteMachine]
 
 @pytest.fixture
 def box(machine: RemoteMachine, monkeypatch: pytest.MonkeyPatch) -> RemoteMachine:
-    """The machine, and its ssh on the path."""
     monkeypatch.setenv("PATH", f"{machine.folder}/here{os.pathsep}{os.environ['PATH']}")
     return machine
 
@@ -60,7 +59,6 @@ def attach(argument: str, *options: str) -> list[str]:
 
 @contextmanager
 def watched(lives: Lives, warm: WarmSource, folder: Path) -> Iterator[tuple[Path, Terminal]]:
-    """A run, and a screen that shows its steps through ssh."""
     with (
         headless_run(lives, folder) as run,
         Terminal(attach(f"{HOST}:{run}"), warm=warm, size=(200, 40)) as terminal,

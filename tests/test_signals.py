@@ -131,7 +131,6 @@ def in_a_slow_step(
 
 
 def waits(run: Path) -> list[str]:
-    """What a stop waited for, as the journal tells it."""
     return [r.detail for r in records_of(run) if isinstance(r, PhaseChanged) and r.phase == "stopping"]
 
 

@@ -112,7 +112,6 @@ def same_outcome(folder: Path, *command: str, stdin: str = "") -> tuple[Done, li
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a script is, with the loop that it may import."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "loop.py").write_text(LOOP)
@@ -124,9 +123,6 @@ def script(folder: Path, text: str) -> str:
     main = 'if __name__ == "__main__":\n' + textwrap.indent(textwrap.dedent(text), "    ")
     (folder / "train.py").write_text(LOOP + main)
     return "train.py"
-
-
-# ----------------------------------------------------------------------------------------- starting
 
 
 @pytest.mark.ci
@@ -156,9 +152,6 @@ def test_a_sitecustomize_of_ones_own_still_runs(folder: Path, monkeypatch: pytes
     ]
     assert outputs[0] == outputs[1]
     assert b"sitecustomize" in outputs[0]
-
-
-# ----------------------------------------------------------------------------------------- training
 
 
 @pytest.mark.torch
@@ -231,8 +224,6 @@ def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
     assert result.status == {"an exception": 1, "ctrl c": 130, "sigterm": 143}.get(end, 0)
 
 
-# ------------------------------------------------------------------------------------- its children
-
 _CHILDREN = """
 import multiprocessing, os, subprocess, sys
 import torch
@@ -290,9 +281,6 @@ def test_children_of_every_kind_have_no_hooks_and_no_variables(when: str, folder
     assert result.output.count("[False, False] 0 [] []") == 2
 
 
-# ------------------------------------------------------------------------------ which loop it is
-
-
 @pytest.mark.ci
 def test_a_script_that_calls_us_opens_its_own_run(tmp_path: Path, folder: Path) -> None:
     text = """
@@ -309,9 +297,6 @@ def test_a_script_that_calls_us_opens_its_own_run(tmp_path: Path, folder: Path) 
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
     assert "amptui attach" not in result.stderr
     assert [record.samples for record in of(StepRow, read(run / "journal.jsonl"))] == [7, 7, 7]
-
-
-# ------------------------------------------------------------------------------ the verdict at the end
 
 
 def test_the_verdict_is_on_the_steps_as_they_were(folder: Path) -> None:

@@ -196,7 +196,6 @@ class Log(list[Record]):
                 self.watch(single)
 
     def of(self, kind: type[R]) -> list[R]:
-        """The records of one type."""
         return [record for record in self if isinstance(record, kind)]
 
 
@@ -265,7 +264,6 @@ def resume(
 
 
 def losses(log: Log) -> list[float | None]:
-    """The loss of each step."""
     return [record.loss for record in log.of(StepRow)]
 
 

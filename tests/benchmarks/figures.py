@@ -53,13 +53,11 @@ class Figure:
         return not low < self.aim < high
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, in JSON's types."""
         facts = asdict(self)
         interval, detail = facts.pop("interval"), facts.pop("detail")
         return {**facts, "met": self.met, "sure": self.is_sure, "interval_95": interval, **detail}
 
     def as_row(self) -> tuple[str, ...]:
-        """Name, value with its interval, aim, and whether it was met."""
         show = _FORMATS[self.unit]
         value = show(self.value)
         if self.interval:

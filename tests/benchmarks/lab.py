@@ -74,7 +74,6 @@ def open_lab(longest_seconds: float) -> Iterator[Lab]:
 
 
 def _kill_children(folder: str) -> int:
-    """How many there were."""
     killed = 0
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # gone, or somebody else's

@@ -70,7 +70,6 @@ MEASURES = ("launch_bound", "mnist_deep", "first_panels")
 
 
 def main() -> int:
-    """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description="Measure what amptui costs.")
     parser.add_argument("--quick", action="store_true", help="show that everything runs; says little")
     parser.add_argument("--only", action="append", choices=MEASURES, help="measure this; may be repeated")
@@ -137,7 +136,6 @@ def first_panels(lab: Lab, starts: int) -> Figure:
     return Figure(name="first_panels", value=median(seconds), unit="seconds", aim=aim, detail=detail)
 
 
-# ---------------------------------------------------------------------- beside the plain loop
 def beside_plain_loop(
     lab: Lab,
     workload: Workload,

@@ -39,7 +39,6 @@ DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def main() -> None:
-    """Train as the command line says."""
     parser = argparse.ArgumentParser(description="Train until killed.")
     parser.add_argument("side", choices=(TUTORIAL, PLAIN, OBSERVE, WATCH))
     parser.add_argument("model")
@@ -91,7 +90,6 @@ def plain_loop(side: str, model_text: str, precision: Any, device_text: str, bat
             optimizer.step()
 
 
-# ----------------------------------------------------------------------------- as tutorials train
 def tutorial_loop(root: Path, precision: str, device_text: str, batch_size: int) -> None:
     """mnist-deep on the MNIST below ``root``: torchvision, DataLoader, ToTensor, Adam, loss read each step.
 

@@ -24,7 +24,6 @@ else:
     from amptui.models.mnist_deep import MnistDeep
 
 VARIABLE = "AMPTUI_BENCHMARK_STAMPS"
-"""The environment variable that names the file."""
 
 _MAX_STAMPS = 4_000_000
 
@@ -39,7 +38,6 @@ class StampWriter:
         """Of the first step, once that is known: written with the next stamp."""
 
     def stamp(self) -> None:
-        """A step begins now, in this thread."""
         self.count += 1
         self._rows[self.count] = time.perf_counter(), time.thread_time()
         self._rows[0] = self.count, self.first_loss

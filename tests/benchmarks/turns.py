@@ -64,7 +64,6 @@ class Workload:
     """The experiment in ``tests/benchmarks/timed.py``."""
     batch_size: int
     threads: int
-    """OMP_NUM_THREADS."""
     min_rate_ratio: float
     """The aim: the app's step rate by the plain loop's."""
     turn_seconds: float
@@ -72,9 +71,7 @@ class Workload:
     device: str
     precision: str = "fp32"
     compiles: bool = False
-    """Whether the app's model is compiled."""
     mnist: Path | None = None
-    """Where MNIST's files are that a tutorial's loop reads."""
 
 
 def workloads(*, on_gpu: bool, quick: bool) -> dict[str, Workload]:
@@ -118,7 +115,6 @@ class Turn:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing else took the processor."""
         return self.other_cores <= QUIET_CORES
 
 
@@ -134,7 +130,6 @@ class Side:
 
     @property
     def steps(self) -> int:
-        """Those that have begun so far."""
         return len(read_stamps(self.stamps)) - 1
 
     def send(self, number: signal.Signals) -> None:
@@ -221,7 +216,6 @@ def _taking(terminal: Terminal) -> Iterator[None]:
         taker.join()
 
 
-# ------------------------------------------------------------------------------------------- turns
 def take_turns(
     lab: Lab,
     entrants: Mapping[str, tuple[str, Workload]],

@@ -27,8 +27,6 @@ State = dict[str, Any] | None
 
 
 class Framework(Watcher):
-    """A watcher of what a framework trains."""
-
     tier = "ci"
     growth_interval = 2000
     refuses: Mapping[str, str] = {"x-ray": "unavailable"}
@@ -42,8 +40,6 @@ class Framework(Watcher):
 
 
 class Lightning(Framework):
-    """``amptui.lightning.PrecisionMonitor`` in a Trainer."""
-
     name, package = "Lightning", "lightning"
     cannot: Mapping[str, str] = {"closure": "LBFGS has a test of its own: its Trainer counts no closures"}
 
@@ -114,8 +110,6 @@ class Lightning(Framework):
 
 
 class Fabric(Framework):
-    """``amptui.fabric.Precision`` in a loop of Fabric's."""
-
     name, package = "Fabric", "lightning"
     growth_interval = 4
     refuses: Mapping[str, str] = {"x-ray": "unavailable", "checkpoint": "unavailable"}
@@ -180,8 +174,6 @@ class Fabric(Framework):
 
 
 class Accelerate(Framework):
-    """``amptui.accelerate.watch`` in a loop of Accelerate's."""
-
     name, package = "Accelerate", "accelerate"
 
     def __init__(self, *, steps: bool = True) -> None:
@@ -269,8 +261,6 @@ class ReturnsLoss(nn.Module):
 
 
 class HuggingFace(Framework):
-    """``amptui.huggingface.watch`` of a Trainer."""
-
     name, package = "Hugging Face", "transformers"
     cannot: Mapping[str, str] = {"closure": "its Trainer passes no closure to the optimizer"}
     pauses_schedule = staticmethod(Accelerate.pauses_schedule)

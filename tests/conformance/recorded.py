@@ -78,18 +78,14 @@ class Asking:
 
 
 class Recorded:
-    """What a run has left behind."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lines = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        """The journal's lines of one kind."""
         return [line for line in self.lines if line["type"] == kind]
 
     def table(self) -> list[dict[str, str]]:
-        """The exported table of its steps."""
         path = self.folder.with_suffix(".csv")
         assert main(["export", str(self.folder), "--csv", str(path)]) == 0
         with path.open() as file:
@@ -99,6 +95,5 @@ class Recorded:
 
 
 def only_run(runs: Path) -> Recorded:
-    """That of a folder with one."""
     (folder,) = runs.iterdir()
     return Recorded(folder)

@@ -47,7 +47,6 @@ class Situation:
     """Its optimizer is LBFGS, which runs the forward pass several times in a step."""
 
     def precision(self, step: int) -> str:
-        """What runs in a step."""
         return self.precisions[max(first for first in self.precisions if first <= step)]
 
     @property
@@ -135,7 +134,6 @@ class Training:
             self.average.update_parameters(self.model)
 
     def digests(self) -> dict[str, str]:
-        """What the training has left behind, to the bit."""
         state = self.optimizer.state_dict()["state"]
         moments = [value for entry in state.values() for value in entry.values() if torch.is_tensor(value)]
         return {
@@ -156,8 +154,6 @@ def _digest(*tensors: Tensor) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """What is true of one step."""
-
     step: int
     epoch: int
     precision: str
@@ -173,8 +169,6 @@ class Step:
 
 @dataclass
 class Truth:
-    """What a loop by hand has gone through and left behind."""
-
     steps: list[Step]
     digests: dict[str, str]
     scaler: dict[str, Any]

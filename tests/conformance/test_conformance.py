@@ -66,7 +66,6 @@ def cases(situations: Collection[str], *, without: Collection[type[Watcher]] = (
 def trained(
     watcher: Watcher, situation: Situation, runs: Path, requests: Mapping[int, Sequence[Request]]
 ) -> tuple[Training, dict[str, Any] | None]:
-    """Train with somebody who makes ``requests``; what was trained, and its loss scaler's state."""
     watcher.need()
     asking = Asking(runs, requests)
     training = Training(situation, asking)
@@ -107,7 +106,6 @@ def test_weights_and_numbers_are_those_of_the_loop_by_hand(
 
 
 def check(run: Recorded, watcher: Watcher, situation: Situation, truth: Truth) -> None:
-    """Hold what was recorded to the truth."""
     rows, steps = run.table(), truth.steps
     precisions = [step.precision for step in steps]
     if not watcher.switches:  # without TF32 anywhere, nobody sees that it is forbidden
@@ -249,8 +247,6 @@ def test_an_error_of_the_script_s_own_is_its_run_s_end(
     last = only_run(runs).lines[-1]
     assert (last["type"], last["step"], last["error"]) == ("RunFailed", 4, "ValueError: my own")
 
-
-# -------------------------------------------------------------------------------- a fault of ours
 
 GUEST = "amptui.loops.script"
 MONITOR = "amptui.monitor"

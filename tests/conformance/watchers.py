@@ -18,7 +18,6 @@ from tests.conformance.situations import EPOCHS, SITUATIONS, Situation, Training
 
 
 def precision(situation: Situation) -> Any:
-    """That of the first step."""
     return situation.precision(1)
 
 

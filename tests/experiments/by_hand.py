@@ -49,7 +49,6 @@ class Training:
     checkpoint_every: int | None = None
 
     def experiment(self, **fields: Any) -> Recipe:
-        """The recipe with its fields."""
         options = {"epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.lr}
         fields |= {name: value for name, value in options.items() if value is not None}
         return (ByEpoch if self.by_epoch else Recipe)(**{**self.recipe, **fields})
@@ -57,8 +56,6 @@ class Training:
 
 @dataclass
 class Ledger:
-    """What a training leaves behind."""
-
     steps: list[Step] = field(default_factory=list)
     validations: list[Step] = field(default_factory=list)
     weights: dict[str, Tensor] = field(default_factory=dict)
@@ -128,7 +125,6 @@ class Loop:
         return self.ledger
 
     def step(self, step: int, epoch: int, precision: str, batches: Sequence[Batch]) -> None:
-        """One optimizer step, and what can be known of it."""
         samples, scaler = [len(inputs) for inputs, _ in batches], self.scaler
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         row: Step = {"step": step, "epoch": epoch, "precision": precision, "samples": sum(samples)}
@@ -172,7 +168,6 @@ class Loop:
         return known
 
     def parts(self, batch: Batch) -> dict[str, Tensor]:
-        """The loss and its parts."""
         computed = self.recipe.loss(self.model, batch)
         return computed if isinstance(computed, dict) else {"loss": computed}
 

@@ -31,7 +31,6 @@ ALL: dict[str, Any] = {
     "epochs": 3,
     "validate_every": 2,
 }
-"""Whatever goes together."""
 
 CI, TORCH = pytest.mark.ci, pytest.mark.torch
 

@@ -48,7 +48,6 @@ SCHEDULES: dict[str, Callable[[Optimizer, int], LRScheduler]] = {
 
 
 Form = Literal["arrays", "dataset", "loader", "own order", "workers", "jitter", "stream"]
-"""How the data is given."""
 
 
 class Calls:
@@ -179,8 +178,6 @@ class Recipe(Experiment):
 
 
 class ByEpoch(Recipe):
-    """The same with a schedule that moves after each epoch."""
-
     scheduler_interval: ClassVar[Literal["step", "epoch"]] = "epoch"
 
 

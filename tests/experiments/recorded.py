@@ -42,7 +42,6 @@ def command_line(training: Training, folder: Path, *more: str) -> list[str]:
 
 
 def journal(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's journal."""
     return [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
 
 

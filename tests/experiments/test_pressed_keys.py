@@ -15,7 +15,6 @@ from tests.warm import WarmSource
 PATIENCE_SECONDS = 60
 
 SLOW = {"data": "own order", "step_ms": 3.0, "epochs": 2000, "validates": False}
-"""A person has time to press a key."""
 
 Press = tuple[str, str, int]
 """Keys, the type of the journal's lines that follow, and how many of them to wait for."""
@@ -23,8 +22,6 @@ Press = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Session:
-    """A training, and what is pressed meanwhile."""
-
     presses: tuple[Press, ...]
     precision: str = "fp32"
     amp: str = "bf16"
@@ -84,7 +81,6 @@ def test_keys_change_the_steps_that_they_are_meant_to(name: str, tmp_path: Path,
 
 
 def lines_of(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """The journal's whole lines of one type."""
     try:
         return [line for line in journal(folder / "run") if line["type"] == kind]
     except (FileNotFoundError, ValueError):  # not there yet, or its last line is being written

@@ -24,8 +24,6 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Where the checks run."""
-
     lab: Lab
     data_dir: Path | None
     """Where MNIST's files are, all four; None trains on synthetic images."""
@@ -41,12 +39,10 @@ class Bench:
 
     @property
     def amp(self) -> str:
-        """What AMP means on this device."""
         return "fp16" if self.on_gpu else "bf16"
 
     @property
     def data_options(self) -> tuple[str, ...]:
-        """Options of `amptui train` for these data."""
         if self.data_dir is None:
             return ("--data", "synthetic")
         return ("--data", "real", "--data-dir", str(self.data_dir))
@@ -61,7 +57,6 @@ class Bench:
         return root
 
     def app(self, model: str, *options: str) -> Terminal:
-        """The whole app in a terminal."""
         command = amptui_command("train", model, "--device", self.device, *options)
         return Terminal(command, env=self.lab.environment)
 
@@ -85,19 +80,15 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to be found out."""
-
     run: Callable[[Bench], Found]
     needs_gpu: bool = True
 
     @property
     def name(self) -> str:
-        """As ``--only`` takes it."""
         return self.run.__name__
 
     @property
     def does(self) -> str:
-        """In a sentence."""
         return " ".join((self.run.__doc__ or "").split())
 
 

@@ -58,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="gpu_check", description="Check what only a GPU can show.")
     parser.add_argument("--only", action="append", choices=[check.name for check in CHECKS], metavar="NAME")
     parser.add_argument("--out", type=Path, metavar="FILE", help="append each answer there, one a line")

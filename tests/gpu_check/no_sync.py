@@ -12,8 +12,6 @@ else:
 
 
 class NoSync(MnistDeep):
-    """Trains as mnist-deep does; between two of its steps no wait is forgiven."""
-
     watch_from: int = 20
     """The first step that may not wait: before it, autotuning and the allocator settle."""
     watch_until: int = 519

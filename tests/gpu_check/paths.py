@@ -188,7 +188,6 @@ def float8_waits(bench: Bench) -> Found:
     return trained_without_waits(bench, "fp8")
 
 
-# ----------------------------------------------------------------------------------- the screen
 def _keep_screen(bench: Bench, terminal: Terminal) -> list[str]:
     """Write the screen as text; return the file's name."""
     if bench.keep is None:

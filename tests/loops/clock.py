@@ -2,8 +2,6 @@
 
 
 class Clock:
-    """Seconds that pass when told to."""
-
     def __init__(self) -> None:
         self.now = 100.0
 

@@ -54,8 +54,6 @@ class LoopRun:
         self._generator = torch.Generator().manual_seed(plan.seed + 1)
         self._batches_made = 0
 
-    # ------------------------------------------------------------------------ what is trained
-
     def _make_players(self) -> list[Player]:
         plan, dtype = self.plan, DTYPES[self.plan.weights]
         if plan.shape in ("GAN", "WGAN"):
@@ -103,8 +101,6 @@ class LoopRun:
             for player, scaler in zip(self.players, scalers, strict=True):
                 player.scaler = scaler
 
-    # ------------------------------------------------------------------------------- the loop
-
     def train(self, iterate: Callable[["LoopRun", Batch, int], None]) -> None:
         """Call ``iterate`` with each batch and its number in the epoch."""
         plan, around = self.plan, self.plan.autocast.around == "whole loop"
@@ -137,8 +133,6 @@ class LoopRun:
             elif self.plan.schedule == "ReduceLROnPlateau":
                 player.scheduler.step(1.0)
 
-    # --------------------------------------------------------------------------- forward passes
-
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.watcher.amp is not None:
             return nullcontext() if self.watcher.forgets_autocast else self.watcher.amp.autocast()
@@ -150,7 +144,6 @@ class LoopRun:
         return self._autocast() if around else nullcontext()
 
     def predict(self, module: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-        """The output of a forward pass that is trained, cast as the plan says."""
         if self.plan.checkpoints == "reentrant" and not inputs.requires_grad:
             inputs = inputs.detach().requires_grad_()  # else nothing in it is trained
         if self.plan.autocast.around == "decorator" and isinstance(
@@ -167,7 +160,6 @@ class LoopRun:
         return output
 
     def loss(self, module: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
-        """The loss of a batch, in autocast or not as the plan says."""
         inputs, targets = batch
         if self.teacher is not None:
             targets = targets + self._teach(inputs).to(targets.dtype)
@@ -203,8 +195,6 @@ class LoopRun:
         other = torch.float16 if self.plan.autocast.dtype == "bfloat16" else torch.bfloat16
         with torch.autocast("cpu", dtype=other):
             player.net(torch.ones(2, player.net.body.in_features, dtype=player.parameters[0].dtype))
-
-    # -------------------------------------------------------------------------- backward passes
 
     def before_step(self, player: Player) -> None:
         """A step's first forward pass follows."""
@@ -262,7 +252,6 @@ class LoopRun:
         return (parameter for player in self.players for parameter in player.parameters)
 
     def clear(self, player: Player) -> None:
-        """Clear the gradients in the plan's way."""
         parameters = player.parameters
         match self.plan.clearing.how:
             case "to None":
@@ -281,8 +270,6 @@ class LoopRun:
                         parameter.grad.zero_()
         self.truth.cleared(parameters)
 
-    # ------------------------------------------------------------------------------- steps
-
     def scaler(self, player: Player) -> GradScaler | None:
         """The one that the player's losses go through."""
         return player.scaler if self.watcher.amp is None else self.watcher.amp.scaler
@@ -296,7 +283,6 @@ class LoopRun:
         return nn.utils.clip_grad_norm_(player.parameters, 1.0)
 
     def step(self, player: Player, closure: Callable[[], Tensor] | None = None) -> None:
-        """The optimizer's step, and what follows it in every loop."""
         if self.plan.clips and self.plan.guard != "norm":
             self.clip(player)
         scaler, optimizer = self.scaler(player), player.stepped_optimizer

@@ -45,8 +45,6 @@ class ShownByChanges:
 
 @dataclass(frozen=True, repr=False)
 class Clearing(ShownByChanges):
-    """When and how gradients are cleared."""
-
     when: ClearingTime = "before forward"
     how: Literal["to None", "to zeros", "model.zero_grad", "grad = None", "grad.zero_"] = "to None"
     """The first two: ``optimizer.zero_grad``; the last two: by hand."""
@@ -73,8 +71,6 @@ class ScalerPlan(ShownByChanges):
 
 @dataclass(frozen=True, repr=False)
 class AutocastPlan(ShownByChanges):
-    """Where a loop enters ``torch.autocast``."""
-
     dtype: Literal["none", "bfloat16", "float16"] = "none"
     around: Around = "forward"
     without: Literal["nothing", "loss", "last layer"] = "nothing"
@@ -153,8 +149,6 @@ class Watching(ShownByChanges):
 
 @dataclass(frozen=True, repr=False)
 class Example(ShownByChanges):
-    """A loop and who watches it."""
-
     plan: LoopPlan = field(default_factory=LoopPlan)
     watching: Watching = field(default_factory=Watching)
 

@@ -28,8 +28,6 @@ DTYPES = {
 
 
 class Net(nn.Module):
-    """Two linear layers."""
-
     def __init__(self, plan: LoopPlan, inputs: int, outputs: int) -> None:
         super().__init__()
         self.body = nn.Linear(inputs, 8)
@@ -133,7 +131,6 @@ class Player:
         self.make_optimizer()
 
     def make_optimizer(self) -> None:
-        """As the plan says; again for one that replaces another."""
         plan = self.plan
         groups: list[dict[str, Any]] = [{"params": self.parameters}]
         if plan.groups == 2:
@@ -186,8 +183,6 @@ class Pass:
 
 @dataclass(frozen=True)
 class TrueStep:
-    """An optimizer step as it was."""
-
     player: int
     step: int
     """Of this optimizer, counted from 1."""
@@ -237,7 +232,6 @@ class Truth:
                 self._passes_of.setdefault(id(parameter), []).append(entry)
 
     def count(self, player: int) -> int:
-        """How many steps its optimizers have made."""
         return self._step_counts.get(player, 0)
 
     def cleared(self, parameters: Iterable[Tensor]) -> None:

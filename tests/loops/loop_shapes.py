@@ -13,7 +13,6 @@ _RHO = 0.05
 
 
 def run_plan(plan: LoopPlan, watcher: Unwatched) -> LoopRun:
-    """Run it once, watched from before its first step until after its last."""
     run = LoopRun(plan, watcher)
     watcher.open(run)
     try:

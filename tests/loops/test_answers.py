@@ -48,8 +48,6 @@ class Standing(Control):
 
 
 class Asking(Log):
-    """Asks when a step's record arrives."""
-
     def __init__(self, asks: Asks, standing: tuple[Request, ...] = ()) -> None:
         super().__init__()
         self.control = Standing(self.emit, standing)

@@ -174,9 +174,6 @@ def test_a_compiled_run_computes_what_an_eager_one_does() -> None:
     ]
 
 
-# ---------------------------------------------------------------- eager steps between compiled ones
-
-
 def counting_backend(calls: list[str]) -> Callable[..., Any]:
     """Counts the forward passes in training that compiled code makes, by the dtype of autocast."""
 

@@ -78,7 +78,6 @@ def _memory_of(tensor: Tensor) -> int:
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[StaticMemory]:
-    """Compiled models return what lies in it."""
     result = StaticMemory()
 
     def compile_in_place(model: nn.Module, **_: Any) -> None:
@@ -115,7 +114,6 @@ class WithLoss(nn.Module):
 
 
 def trained(**options: Any) -> tuple[list[float | None], list[float | None]]:
-    """The losses of steps and of validations."""
     log, control = Log(), Control()
     log.watch = switching(control, {4: "bf16", 8: "fp32"})
     train(prepare(LossInGraph(epochs=3), clip_norm=0.5, accumulate=3, **options), log, control)

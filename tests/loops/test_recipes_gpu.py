@@ -38,7 +38,6 @@ def recipe(spoilt: str = "") -> Recipe:
 
 
 def lrs_by_applied_steps(log: Log) -> dict[int, set[float]]:
-    """The learning rates that were used after so many applied steps."""
     lrs_by_applied: dict[int, set[float]] = {}
     applied = 0
     for record in log.of(StepRow):

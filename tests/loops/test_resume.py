@@ -187,9 +187,6 @@ def test_the_way_back_into_an_epoch_is_told_and_can_be_broken_off(tmp_path: Path
     assert [r.phase for r in log.of(PhaseChanged)] == ["first step", "data"]
 
 
-# ------------------------------------------------------------------ states beside the model's
-
-
 class Holding(Tiny):
     """Holds things with a state of their own, and one that no file can keep."""
 
@@ -325,9 +322,6 @@ def test_no_checkpoint_is_written_whose_groups_a_new_process_cannot_make(tmp_pat
     log = log_of(prepare(Unfreezing()), at={11: STOP}, checkpoints=tmp_path, every=2)
     assert max(record.step for record in log.of(CheckpointWritten)) <= 4
     assert "make all in build_optimizer()" in log.of(KeepingChanged)[-1].trouble
-
-
-# -------------------------------------------------------------------------- another number of ranks
 
 
 @pytest.fixture

@@ -276,8 +276,6 @@ def test_a_lazy_layer_that_no_batch_reaches_is_named() -> None:
 
 
 class Rateless(torch.optim.Optimizer):
-    """Knows no learning rate."""
-
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"pull": 0.01})
 

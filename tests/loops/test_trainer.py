@@ -63,9 +63,6 @@ def test_a_stop_ends_a_pause_and_a_validation(phase: str) -> None:
     assert log.of(EpochFinished) == []
 
 
-# ----------------------------------------------------------------------------- comparisons in turns
-
-
 FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
 
 
@@ -105,9 +102,6 @@ def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_ret
     assert changes[:4] == ["fp32", "bf16", "fp32", "bf16"]
     blocks = log.of(BlockFinished)
     assert sum(block.steps for block in blocks) == ended[0] + 20
-
-
-# ------------------------------------------------------------------------------------------ warm-up
 
 
 def left_out(step_seconds: list[float | None]) -> int:

@@ -159,9 +159,6 @@ def test_of_a_torch_that_cannot_be_imported_the_first_error_is_told(
         assert said in last.error
 
 
-# -------------------------------------------------------------------------------------- checkpoints
-
-
 def stopped(folder: Path, *, model: str = KNOBS, cut: int = 5, **options: Any) -> Worker:
     """A run that was stopped after ``cut`` steps and left its checkpoint."""
     control = Control()

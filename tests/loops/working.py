@@ -15,8 +15,6 @@ ENOUGH_SECONDS = 60.0
 
 
 class Worker:
-    """One training in its thread, from start to end."""
-
     def __init__(
         self,
         model: str | ModelSpec = KNOBS,
@@ -38,7 +36,6 @@ class Worker:
         self.thread.start()
 
     def end(self) -> Record:
-        """Wait for it; the last record."""
         assert self.thread.ended.wait(ENOUGH_SECONDS)
         assert self.thread.join(ENOUGH_SECONDS)
         endings = [r for r in self.log if isinstance(r, RunFinished | RunFailed)]

@@ -122,11 +122,7 @@ def test_stopped_it_says_what_it_knows() -> None:
     assert not ab_test.add(STEP, 0)
 
 
-# ------------------------------------------------------------------------------------- the estimate
-
-
 def ratio_of(a: list[float], b: list[float]) -> Any:
-    """A ratio that is there."""
     return paired_ratio(a, b)
 
 

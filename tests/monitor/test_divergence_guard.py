@@ -107,9 +107,6 @@ def test_a_gpu_s_weights_are_checked_in_time_without_waiting(precision: str) -> 
     assert 30 < len(losses(log)) <= 30 + WITHIN_STEPS
 
 
-# ------------------------------------------------------- one Inf among the gradients, and no scaler
-
-
 class Worded(nn.Module):
     """A small network, and an embedding of two words, of which it reads one."""
 

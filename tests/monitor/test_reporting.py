@@ -53,8 +53,6 @@ def test_a_step_ends_after_the_one_before_and_when_its_time_is_over(
     )
 
 
-# ---------------------------------------------------- from the device to the host: never waited for
-
 A_SECOND_IN_CYCLES = 2_000_000_000
 """More or less: long beside what the host does meanwhile."""
 

@@ -42,9 +42,6 @@ def rand(*sizes: int) -> Tensor:
     return torch.rand(*sizes, requires_grad=True)
 
 
-# ---------------------------------------------------------------------------------- hand counts
-
-
 def products(kind: Any, images: Tensor, *channels: int, **options: int) -> int:
     """How many pairs of an input and an output meet: where all numbers are 1, each product adds 1."""
     layer = kind(*channels, 2, bias=False, **options)
@@ -102,9 +99,6 @@ def test_a_recurrent_layer_uses_each_matrix_once_per_position() -> None:
     assert count.uncounted == ()
 
 
-# ------------------------------------------------------------------------------- other operators
-
-
 @pytest.mark.parametrize(
     ("run", "flops"),
     [
@@ -149,9 +143,6 @@ def test_an_operator_of_somebody_s_own_is_free_only_if_it_is_tagged_as_pointwise
             library.impl("twice", lambda values: values * 2, "CompositeExplicitAutograd")
             count = counted(nn.Identity(), lambda: torch.ops.amptui_tests_tags.twice(torch.rand(3)))
         assert count.uncounted == uncounted
-
-
-# ------------------------------------------------------------------- what a record says beside it
 
 
 def test_the_layout_of_convolutions_in_half_precision_is_noted() -> None:
@@ -238,9 +229,6 @@ def test_a_compiled_model_is_counted_by_the_x_ray_and_in_no_step() -> None:
     assert counted.step > 3
     assert counted.samples == 8
     torch.compiler.reset()
-
-
-# --------------------------------------------------------------------------------------- the runs
 
 
 class Attentive(Tiny):

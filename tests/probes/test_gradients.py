@@ -117,9 +117,6 @@ def test_gradients_of_any_precision_are_measured_in_a_wider_range(
     assert (health.nonfinite_names, health.norm) == (("p1",), math.inf)
 
 
-# ----------------------------------------------------------------------------------- in which steps
-
-
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 

@@ -45,9 +45,6 @@ def linear() -> nn.Linear:
     return nn.Linear(4, 4, bias=False)
 
 
-# -------------------------------------------------------------------------------- what lives on
-
-
 def tied() -> nn.Module:
     embedding, head = nn.Embedding(10, 4), nn.Linear(4, 10, bias=False)
     head.weight = embedding.weight
@@ -89,9 +86,6 @@ def test_weights_and_gradients_count_once(
 ) -> None:
     model = build()
     assert stepped(model, SGD([p for p in model.parameters() if p.requires_grad], 0.1), inputs) == expected
-
-
-# ----------------------------------------------------------------------------------- activations
 
 
 def test_activations_are_the_rest_of_the_peak() -> None:

@@ -44,8 +44,6 @@ def by_name(record: ModulesTraced, way: str) -> dict[str, ModuleRange]:
 
 
 class Scale(nn.Module):
-    """Multiplies by a number in the dtype of what it is given."""
-
     def __init__(self, factor: float) -> None:
         super().__init__()
         self.factor = factor
@@ -64,9 +62,6 @@ def test_a_backward_overflow_names_the_first_gradient() -> None:
     )
     assert by_name(record, "backward")["2"].largest == 1024.0
     assert by_name(record, "forward")["1"].largest == pytest.approx(0.004, rel=1e-3)
-
-
-# ------------------------------------------------------------------------------ weights lost before
 
 
 class Burning(Tiny):
@@ -96,9 +91,6 @@ def test_the_automatic_trace_of_a_run_without_a_scaler_names_no_module(precision
     assert "4.weight" in trace.lost
     finding = judge_trace(trace)
     assert (finding.grade, finding.state) == ("error", "weights lost")
-
-
-# ------------------------------------------------------------------------ as if there were no trace
 
 
 class Convolutions(nn.Module):

@@ -201,9 +201,6 @@ def test_some_steps_are_timed_by_phase_and_healthy_statistics_are_not_mentioned(
         assert 0 < parts <= (step.step_seconds or 0) + 1e-6  # they lie within the step, apart from each other
 
 
-# ------------------------------------------------------------------------------- a step that fails
-
-
 def test_a_switch_without_memory_for_a_snapshot_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def short_of_memory(*_: object) -> Snapshot:
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -212,9 +209,6 @@ def test_a_switch_without_memory_for_a_snapshot_is_refused(monkeypatch: pytest.M
     log = log_of(prepare(Tiny()), at={3: "bf16"})
     assert "staying in fp32" in log.of(Note)[0].text
     assert log.of(PrecisionChanged) == []
-
-
-# -------------------------------------------------------------------------- the least loss scale
 
 
 def test_after_a_collapse_the_user_may_continue_and_the_scale_is_held() -> None:

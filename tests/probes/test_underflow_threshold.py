@@ -29,8 +29,6 @@ from tests.tiny import Log, prepare, train
 
 
 class Small(Experiment):
-    """Classifies digits."""
-
     batch_size: int = 32
     learning_rate: float = 1e-3
 
@@ -64,8 +62,6 @@ HEALTHY_FP16_STEPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of one model."""
-
     shares: list[float]
     """Of the norm, where they could be measured: by the histogram of a step in FP32 at the scale that float16
     would use, by that of a step in float16, where what was flushed on the way cannot be seen, by an X-ray."""

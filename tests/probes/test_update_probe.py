@@ -114,11 +114,7 @@ def test_zero_weights_have_no_ratio_and_lost_ones_are_not_a_number() -> None:
     assert ratios["whole"] > 0
 
 
-# ----------------------------------------------------- of a training, in which nothing else changes
-
-
 def ratios(prepared: Any, **options: Any) -> dict[int, Mapping[str, float]]:
-    """Those of a training, by step."""
     return {record.step: record.ratios for record in log_of(prepared, **options).of(UpdatesMeasured)}
 
 

@@ -152,9 +152,6 @@ def test_what_overflows_is_not_comparable() -> None:
     assert math.isfinite(record.loss_amp)
 
 
-# ------------------------------------------------------------------------------- it leaves no trace
-
-
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 
 

@@ -103,7 +103,6 @@ def _build(folder: Path) -> None:
 
 
 def _gcc() -> int:
-    """The major version of g++; 0 where there is none."""
     if shutil.which("g++") is None:
         return 0
     said = subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True, check=True).stdout
@@ -141,7 +140,6 @@ def _wheels() -> list[Path]:
 
 
 def _check(folder: Path) -> None:
-    """See that torch computes on it."""
     program = "import torch; x = torch.ones(3, device='cuda'); assert (x + 1).sum().item() == 6"
     _run([sys.executable, "-c", program], environment(folder))
 

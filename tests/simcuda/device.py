@@ -45,7 +45,6 @@ class Wait:
 
 
 def is_present() -> bool:
-    """Whether this process runs on it."""
     return RUNTIME in os.environ.get("LD_PRELOAD", "")
 
 
@@ -116,7 +115,6 @@ def _loaded() -> _Device:
 
 
 def take_waits() -> list[Wait]:
-    """The waits since the last call."""
     waits = _loaded().waits
     taken = waits[:]
     del waits[: len(taken)]
@@ -152,7 +150,6 @@ def configure(**values: float) -> None:
 
 @contextmanager
 def configured(**values: float) -> Iterator[None]:
-    """Settings for a while."""
     before = {name: read(name) for name in values}
     configure(**values)
     try:
@@ -162,7 +159,6 @@ def configured(**values: float) -> Iterator[None]:
 
 
 def watched(run: Callable[[], object]) -> list[Wait]:
-    """The waits while something ran."""
     take_waits()
     run()
     return take_waits()

@@ -49,5 +49,4 @@ def waits_in_steps(out: Path, *, last: int) -> dict[int, list[str]]:
 
 
 def losses_of(records: list[Record]) -> list[float | None]:
-    """Of the steps, in order."""
     return [record.loss for record in of(StepRow, records)]

@@ -107,9 +107,6 @@ def test_float8_passes_on_a_pretended_gpu_that_multiplies_it(pretended_gpu: Path
     assert counts["tests"] > counts["skipped"] == 0
 
 
-# --------------------------------------------------------------------- the whole app, and NVML beside it
-
-
 @pytest.fixture
 def machine(pretended_gpu: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
     """An environment with one GPU, as torch and as NVML see it."""
@@ -124,7 +121,6 @@ def machine(pretended_gpu: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
 def train(
     machine: dict[str, str], run_dir: Path, model: str, *options: str
 ) -> "subprocess.CompletedProcess[str]":
-    """A training from start to end, in plain lines."""
     command = amptui_command("train", f"tests.simcuda.training:{model}", "--run-dir", str(run_dir), *options)
     return subprocess.run(
         [*command, "--headless"], cwd=ROOT, env=machine, capture_output=True, text=True, check=False

@@ -36,7 +36,6 @@ def machine(pretended_gpu: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
 def ended(
     command: list[str], machine: dict[str, str], *, status: int = 0
 ) -> "subprocess.CompletedProcess[str]":
-    """A program that ended with that status."""
     done = subprocess.run(
         command, cwd=ROOT, env=machine, capture_output=True, text=True, check=False, timeout=200
     )
@@ -45,13 +44,11 @@ def ended(
 
 
 def training(run_dir: Path, model: str, *options: str) -> list[str]:
-    """The command for a training of two ranks."""
     where = ("--run-dir", str(run_dir), "--headless", "--nproc", "2")
     return amptui_command("train", f"tests.simcuda.ranks:{model}", *where, *options)
 
 
 def train(machine: dict[str, str], run_dir: Path, model: str, *options: str) -> list[Record]:
-    """The journal of a training of two ranks that ended well."""
     with ended_afterwards(run_dir):
         ended(training(run_dir, model, *options), machine)
     return records_of(run_dir)

@@ -70,8 +70,6 @@ class Marks:
 
 
 class Small(Experiment):
-    """Convolutions, norms, dropout and linear layers on noise."""
-
     batch_size: int = 8
     samples: int = 512
     width: int = 8
@@ -145,8 +143,6 @@ class Failing(Small):
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A training and what was seen of it."""
-
     marks: Marks
     log: Log
     prepared: Prepared

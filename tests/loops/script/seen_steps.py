@@ -54,5 +54,4 @@ def watching(model: nn.Module, optimizer: Optimizer) -> Iterator[list[Record]]:
 
 
 def steps_of(records: list[Record], optimizer: str = "") -> list[StepRow]:
-    """The steps of one of the optimizers."""
     return [step for step in of(StepRow, records) if step.optimizer == optimizer]

@@ -145,9 +145,6 @@ def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
     loop.train_step(3)
 
 
-# ---------------------------------------------------------------------------------- whose parameters
-
-
 def sgd(*params: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD([p for group in params for p in group], lr=0.1)
 

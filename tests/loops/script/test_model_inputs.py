@@ -23,8 +23,6 @@ def _nothing_compiled() -> Iterator[None]:
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer with a head."""
-
     def __init__(self, *, batch_first: bool) -> None:
         super().__init__()
         self.layer = nn.GRU(4, 3, batch_first=batch_first)
@@ -36,8 +34,6 @@ class Recurrent(nn.Module):
 
 
 class TwoInputs(nn.Module):
-    """A table of embeddings beside the inputs."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 2)

@@ -29,8 +29,6 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 
 
 class Gan:
-    """Two small networks, their optimizers, and the samples and losses of each step."""
-
     def __init__(self) -> None:
         torch.manual_seed(0)
         self.generator = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 6))

@@ -74,7 +74,6 @@ def wide_net() -> nn.Module:
 
 
 def convert(model: nn.Module) -> None:
-    """As torchao's guide does."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     config = Float8LinearConfig(emulate=True)

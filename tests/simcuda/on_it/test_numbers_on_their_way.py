@@ -91,7 +91,6 @@ def test_few_batches_wait_on_a_device_that_is_far_behind_and_the_host_waits_for_
     assert 1 < active_bytes / source.nbytes <= MAX_AHEAD + 2
 
 
-# -------------------------------------------------------------------------------------- checkpoints
 STEPS, STOP = 40, 22
 
 

@@ -137,7 +137,6 @@ def test_no_batch_and_no_epoch_s_end_waits(pinned: bool) -> None:
     assert trained.marks.places() == NOWHERE
 
 
-# ------------------------------------------------------------------------------- hand-written loops
 STEPS = 40
 
 SWITCHES = {12: "bf16", 24: "fp16", 50: "ieee", 60: "fp16"}
@@ -191,7 +190,6 @@ def test_watching_adds_no_wait_in_any_precision(form: Form, runs: Path) -> None:
     assert all(record.loss is not None for record in steps)
 
 
-# ---------------------------------------------------- what a usual step sends beyond a plain loop's
 MAX_ADDED = {"fp32": 2, "bf16": 2, "fp16": 5}
 
 
