@@ -300,21 +300,17 @@ def _loss(question: Question) -> Finding:
 
 
 def _weights(question: Question) -> Finding:
-    """``weights lost`` if some hold NaN, ``buffers lost``, ``ranks differ``; ``finite`` if the loss is.
+    """``weights lost`` if some hold NaN, ``buffers lost``; ``finite`` if the loss is.
 
     Their trouble is of the precision in which the loss stopped being finite, if that was before.
     """
     view, trace, buffers = question.view, question.view.numerics.trace, question.view.bad_buffers
     since = _loss_lost_since(view)
     trouble: tuple[str, float | None, tuple[str, ...], int] | None = None
-    of_ranks = () if view.ranks is None else view.ranks.findings
-    differ = next((one for one in of_ranks if (one.subject, one.state) == ("replicas", "weights")), None)
     if trace is not None and trace.lost_count > 0 and question.freshness(trace.step) == "fresh":
         trouble = judge_trace(trace).state, trace.lost_count, trace.inputs or trace.lost, trace.step
     elif view.pause_cause == "weights":
         trouble = "weights lost", None, (), view.step
-    elif differ is not None:
-        trouble = "ranks differ", differ.numbers["count"], (), differ.step or 0
     elif buffers is not None:
         trouble = "buffers lost", buffers.count, buffers.names, buffers.step
     if trouble is not None:
@@ -326,8 +322,7 @@ def _weights(question: Question) -> Finding:
             state=state,
             grade="error",
             about=about,
-            numbers={"count" if state == "ranks differ" else "lost": count},
-            ranks=differ.ranks if state == "ranks differ" and differ is not None else (),
+            numbers={"lost": count},
             names={"place": next(iter(names), "")},
             step=step,
             precision=about,

@@ -480,7 +480,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
             "NaN or Inf in the input batch and in the weights; look at the data",
             "NaN or Inf in the input batch: look at the data",
         ),
-        "ranks differ": ("the weights differ on {who}", "differ on {who}"),
         "finite": "finite",
     },
     "lost rank": {
@@ -497,7 +496,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         **{
             state: (f"replicas disagree: {difference}", difference)
             for state, difference in {
-                "weights": "the weights of {who} differ from the others'",
                 "loss scale": "{who} {has} {rank_scale}, the others {usual}",
                 "found Inf": "{who} found Inf and skipped a step that the others took",
                 "missed Inf": "{who} found no Inf and took a step that the others skipped",

@@ -26,7 +26,7 @@ from amptui.ranks.agreement.board import Board, Place, SignIn, open_board, place
 from amptui.ranks.agreement.control import LOST, RankControl
 from amptui.ranks.agreement.orders import NEVER, poll_seconds
 from amptui.ranks.failure import PeerEndedError, RankEnds
-from amptui.ranks.numbers.meter import RankMeter
+from amptui.ranks.meter import RankMeter
 from amptui.ranks.progress import HangWatch, RankProgress
 from amptui.ranks.world import World, world_of_variables
 from amptui.recipe.request import HANG_SECONDS

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.loops.worker import TrainingThread
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.numbers.meter import RankMeter, RankNumbers, blame
+from amptui.ranks.meter import RankMeter, RankNumbers, blame
 from amptui.ranks.world import LAUNCHER_GONE, World
 from amptui.recipe.request import HANG_SECONDS, ModelSpec, TrainRequest
 from amptui.records.control import StopRequest, tell_nobody
@@ -80,7 +80,7 @@ class RankThread(TrainingThread):
         """Of the first thread that tells how the run ended; never released."""
         self._given_up = threading.Event()
         self._rank, self._world_size = world.rank, world.size
-        control.measure, control.hash_weights = self._measure, self._hash_weights
+        control.measure = self._measure
         self._watch_gpu = watch_gpu
         self._gpus: Sequence[GpuSample] = ()
         """The newest sample of this rank's, from another thread."""
@@ -150,19 +150,7 @@ class RankThread(TrainingThread):
             peak_bytes=None if sample is None else sample.peak_allocated_bytes,
             gpu=self._gpus[0] if self._gpus else None,
         )
-        numbers = numbers._replace(overflowed=own.bad_count, trouble_step=own.judged_step)
-        check = self._strategy.weights_check
-        if check is None:  # each rank has weights of its own
-            return numbers
-        hashed_step, weights_hash = check.newest()
-        if check.is_due():
-            self.control.want(hashes=True)
-        return numbers._replace(hashed_step=hashed_step, weights_hash=weights_hash)
-
-    def _hash_weights(self) -> None:
-        assert self._trainer is not None, "its loop obeys"
-        if (check := self._strategy.weights_check) is not None:
-            check.hash(self._trainer.monitor.step)
+        return numbers._replace(overflowed=own.bad_count, trouble_step=own.judged_step)
 
     @property
     def _strategy(self) -> "DataParallel":

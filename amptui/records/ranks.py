@@ -88,8 +88,7 @@ class RanksDisagree:
 
     time: float
     step: int
-    what: Literal["loss scale", "found_inf", "weights"]
-    """``weights`` are compared by a hash."""
+    what: Literal["loss scale", "found_inf"]
     count: int
     """How many ranks differ from the most frequent value."""
     most: float

@@ -213,7 +213,7 @@ def judge_ranks(record: RankLost | RanksDisagree | RanksAwaited | StacksTaken) -
         values = {other.value for other in record.others}
         value = values.pop() if len(values) == 1 else None
         numbers = {"count": float(record.count), "usual": record.most, "value": value}
-        names = {"what": "the weights' hash" if record.what == "weights" else record.what}
+        names = {"what": record.what}
         if record.count <= 0:
             state = "agree"
         elif record.what == "found_inf":

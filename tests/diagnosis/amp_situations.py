@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 from amptui.records.findings import PhaseSeconds, StepTimed
-from amptui.records.ranks import RanksDisagree, RankValue
 from amptui.records.run import PauseChanged, Record, Validated, Validation
 from amptui.telemetry.view import SessionView
 from tests.builders import fold, make_switch
@@ -131,13 +130,6 @@ def launch_bound() -> Records:
 def nan_validation() -> Records:
     validation = Validation(loss=math.nan, accuracy=0.1, samples=100)
     return [*both(), Validated(time=200.0, step=600, epoch=1, validation=validation), samples.window(590)]
-
-
-def ranks_differ() -> Records:
-    differ = RanksDisagree(
-        time=300.0, step=590, what="weights", count=1, most=1.0, others=(RankValue(rank=1, value=2.0),)
-    )
-    return [*both(world_size=2, parallel="ddp"), differ]
 
 
 def would_overflow_float16() -> Records:
@@ -289,7 +281,6 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
         *both(),
         PauseChanged(time=300.0, step=600, paused=True, reason="the loss", cause="weights"),
     ],
-    "ranks_differ": ranks_differ,
     "xray_disagrees": lambda: [
         *both("bf16"),
         samples.xray(590, precision="bf16", layers=(samples.layer("conv1", 0.31),)),

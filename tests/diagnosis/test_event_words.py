@@ -170,8 +170,8 @@ EVENTS: dict[str, Sequence[Record]] = {
     ],
     # ------------------------------------------------------------------------------------------ ranks
     "Inf found on one rank alone": [disagreement("found_inf", 0.0, 1.0)],
-    "other weights on many ranks": [disagreement("weights", 1.0, *[2.0] * 8, count=12)],
-    "agreement again": [disagreement("weights", 1.0)],
+    "other scales on many ranks": [disagreement("loss scale", 1.0, *[2.0] * 8, count=12)],
+    "agreement again": [disagreement("loss scale", 1.0)],
     "rank hung": [RankLost(time=1.0, step=7, rank=5, host="node-2", cause="hung", detail="")],
     "ranks awaited": [awaited(1, 2, phase="loading", seconds=100.0)],
     "rank no longer awaited": [awaited(1, over=True)],

@@ -28,7 +28,7 @@ from amptui.checkpoint.file import ShardFile, write_part
 from amptui.checkpoint.states import Part
 from amptui.ranks.agreement import checkpoints
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.numbers.meter import RankNumbers
+from amptui.ranks.meter import RankNumbers
 from amptui.ranks.thread import RankThread
 from amptui.ranks.world import world_of
 from amptui.recipe.request import TrainRequest, parse_model

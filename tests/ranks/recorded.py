@@ -94,8 +94,6 @@ class Recorded(Tiny):
     overflows_on_rank: int = -1
     """The rank whose loss is Inf in step ``overflow_step``."""
     overflow_step: int = 3
-    flips_on_rank: int = -1
-    """The rank on which one bit of one weight changes after the fifth step."""
     fused_sgd: bool = False
     odd: bool = False
     outside: bool = False
@@ -158,8 +156,6 @@ class Recorded(Tiny):
         return {} if self.odd else super().metrics(model, batch)
 
     def after_step(self, model: nn.Module) -> None:
-        if len(STEPS) == 4 and os.environ.get("RANK") == str(self.flips_on_rank):
-            next(model.parameters()).view(torch.int32).view(-1)[3] ^= 1 << 9
         if os.environ.get("RANK") == str(self.lags_on_rank) and self.lag_step in (0, len(STEPS) + 1):
             time.sleep(self.lag_seconds)
         weights = b"".join(whole(p).detach().numpy().tobytes() for p in model.parameters())

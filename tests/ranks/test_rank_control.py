@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from amptui.loops.train_step import WEIGHTS, WINDOW
+from amptui.ranks import meter
 from amptui.ranks.agreement import board, orders
 from amptui.ranks.agreement import control as rank_control
 from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.numbers import meter
 from amptui.ranks.progress import RankProgress
 from amptui.ranks.world import World
 from amptui.records.answers import RequestRefused, RequestTaken

@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from amptui.ranks.numbers.meter import (
+from amptui.ranks.meter import (
     RankMeter,
     RankNumbers,
     RankReport,
 )
-from amptui.ranks.numbers.own_checks import WeightsCheck
 from amptui.ranks.parallel import data_parallel
 from amptui.ranks.parallel.data_parallel import ComputeTimer
 from amptui.records.ranks import RanksDisagree, RanksSampled, RankValue
@@ -82,27 +81,23 @@ def test_each_rank_tells_of_its_own_gpu() -> None:
 
 
 SAME = RankNumbers(steps=1, last_step=4, loss_scale=1024.0, skipped=2)
-HASHED = SAME._replace(hashed_step=4, weights_hash=77.0)
 
 
 @pytest.mark.parametrize(
-    ("what", "same", "lasts", "most", "value"),
+    ("what", "lasts", "most", "value"),
     [
-        ("loss scale", SAME, [{"loss_scale": 512.0}, {"loss_scale": 512.0}, {}], 1024.0, 512.0),
-        ("loss scale", SAME, [{"loss_scale": None}, {"loss_scale": None}, {}], 1024.0, 0.0),
-        ("found_inf", SAME, [{"skipped": 3}, {"skipped": 4}, {"skipped": 4}], 0.0, 1.0),
-        ("weights", HASHED, [{"weights_hash": 78.0}, {"weights_hash": 78.0}, {}], 77.0, 78.0),
+        ("loss scale", [{"loss_scale": 512.0}, {"loss_scale": 512.0}, {}], 1024.0, 512.0),
+        ("loss scale", [{"loss_scale": None}, {"loss_scale": None}, {}], 1024.0, 0.0),
+        ("found_inf", [{"skipped": 3}, {"skipped": 4}, {"skipped": 4}], 0.0, 1.0),
     ],
 )
 def test_what_begins_to_differ_is_told_once_and_again_when_it_is_equal(
-    what: str, same: RankNumbers, lasts: list[dict[str, Any]], most: float, value: float
+    what: str, lasts: list[dict[str, Any]], most: float, value: float
 ) -> None:
     reported = Reported()
     told = []
     for step, last in enumerate(({}, *lasts), 4):
-        rows = [
-            each._replace(last_step=step, hashed_step=step) for each in (same, same, same._replace(**last))
-        ]
+        rows = [each._replace(last_step=step) for each in (SAME, SAME, SAME._replace(**last))]
         told.append(reported.take(*rows).of(RanksDisagree))
     assert told[0] == told[2] == []
     (first,), (second,) = told[1], told[3]
@@ -111,15 +106,9 @@ def test_what_begins_to_differ_is_told_once_and_again_when_it_is_equal(
     assert (second.what, second.count, second.others) == (what, 0, ())
 
 
-def test_ranks_after_different_steps_are_not_compared_and_weights_once_all_hashes_are_there() -> None:
+def test_ranks_after_different_steps_are_not_compared() -> None:
     reported = Reported()
     assert reported.take(SAME, SAME._replace(last_step=5, loss_scale=512.0)).of(RanksDisagree) == []
-    other = HASHED._replace(hashed_step=9, weights_hash=78.0)
-    assert reported.take(HASHED._replace(hashed_step=9), SAME).of(RanksDisagree) == []  # it arrives later
-    (difference,) = reported.take(HASHED._replace(hashed_step=9), other).of(RanksDisagree)
-    assert (difference.what, difference.step, difference.most) == ("weights", 9, 77.0)
-    lacking = HASHED._replace(hashed_step=20, weights_hash=None)  # for lack of memory
-    assert reported.take(lacking, lacking).of(RanksDisagree) == []
 
 
 @pytest.mark.torch  # hooks of gradients
@@ -168,59 +157,3 @@ def test_a_gpu_is_timed_in_one_step_which_is_read_once_it_is_over() -> None:
     steps()
     torch.cuda.synchronize()
     assert timer.take_seconds() is not None
-
-
-BITS = {4: torch.int32, 2: torch.int16, 8: torch.int64}
-
-
-def weights(dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """Two of the same shape, one that is empty, and one in another memory format."""
-    drawn = torch.Generator().manual_seed(1)
-    shapes = ((90, 70), (33,), (33,), (), (0,))
-    tensors = [torch.randn(shape, generator=drawn, dtype=torch.float64).to(dtype) for shape in shapes]
-    image = torch.randn((4, 6, 3, 3), generator=drawn, dtype=torch.float64).to(dtype)
-    return [*tensors, image.to(memory_format=torch.channels_last)]
-
-
-def hash_of(tensors: list[Tensor]) -> float | None:
-    check = WeightsCheck(tensors, torch.device("cpu"), leads=True)
-    check.hash(1)
-    return check.newest()[1]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_one_bit_anywhere_changes_the_hash(dtype: torch.dtype) -> None:
-    tensors = weights(dtype)
-    same = hash_of(tensors)
-    assert hash_of(weights(dtype)) == same
-    for tensor in tensors:
-        bits = tensor.view(BITS[tensor.itemsize])
-        for place in [index for index in (0, 1, 5000) if index < tensor.numel()]:
-            at = tuple(int(index) for index in torch.unravel_index(torch.tensor(place), bits.shape))
-            for bit in (0, 1, 8 * tensor.itemsize - 2):
-                bits[at] ^= 1 << bit
-                assert hash_of(tensors) != same
-                bits[at] ^= 1 << bit
-            tensor[at] = -tensor[at]  # the highest bit
-            assert hash_of(tensors) != same
-            tensor[at] = -tensor[at]
-    assert hash_of(tensors) == same
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-def test_on_a_gpu_the_hash_arrives_later_and_is_that_of_the_cpu() -> None:
-    device = torch.device("cuda", 0)
-    tensors = [tensor.to(device) for tensor in weights()]
-    check = WeightsCheck(tensors, device, leads=True)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        assert check.is_due()
-        check.hash(2)
-        step, value = check.newest()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.synchronize()
-    while step < 0:
-        step, value = check.newest()
-    assert (step, value) == (2, hash_of(weights()))

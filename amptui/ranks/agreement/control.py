@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from amptui.ranks.agreement.orders import NEVER, NOTHING, PATIENCE_SECONDS, Agreement, Order
-from amptui.ranks.numbers.meter import PostedRows, RankNumbers, RankReport
+from amptui.ranks.meter import PostedRows, RankNumbers, RankReport
 from amptui.ranks.world import LAUNCHER_GONE, World
 from amptui.records.control import (
     KINDS,
@@ -107,8 +107,6 @@ class RankControl(Control):
         """The value of each rank at the end of the training; waits for all."""
         self.report = RankReport(emit) if world.leads else None
         """Rank 0's: what takes the rows of all."""
-        self.hash_weights: Callable[[], object] = lambda: None
-        """Called on all ranks after the same step, when rank 0 wants it."""
         self.cannot_stop: Callable[[str], object] = lambda _why: None
         """Called by the loop's thread with the reason if the ranks could not agree to stop."""
 
@@ -305,8 +303,6 @@ class RankControl(Control):
             self._stop_agreed = True
             self._stop(*order.stop)
         self.attention = True
-        if order.hashes:
-            self.hash_weights()
 
     def _stop(self, rank: int, reason: str) -> None:
         """All ranks have agreed to stop, as that ``rank`` was asked to."""

@@ -69,8 +69,6 @@ class Order(NamedTuple):
     """How many of the checkpoints rank 0 has done with that all ranks took."""
     probes: int = 0
     """What all measure in the next step, as bits."""
-    hashes: bool = False
-    """Whether all hash their weights now."""
 
     def joined(self, newer: "Order") -> "Order":
         """Also what is in ``newer``, of what rank 0's training may want by itself."""
@@ -79,7 +77,6 @@ class Order(NamedTuple):
             checkpoint=self.checkpoint or newer.checkpoint,
             checkpoints_done=newer.checkpoints_done,
             probes=self.probes | newer.probes,
-            hashes=self.hashes or newer.hashes,
         )
 
 

@@ -1,5 +1,7 @@
 """DDP around an experiment's loss: gradients, and with them the loss, are means over all ranks."""
 
+import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -18,7 +20,6 @@ from amptui.monitor.precision_switch import TrialFailedError
 from amptui.ranks.agreement.board import collectives_made
 from amptui.ranks.failure import is_of_a_group
 from amptui.ranks.group import RankGroup
-from amptui.ranks.numbers.own_checks import OwnLosses, WeightsCheck
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.trained import loss_weights
 
@@ -26,6 +27,11 @@ R = TypeVar("R")
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 """An odd number: seeds of ranks and neighbouring seeds of runs do not meet."""
+
+_KEPT_STEPS = 512
+"""More than are in flight between the host and the device."""
+
+_KEPT_BAD_STEPS = 128
 
 
 class DataParallel(Strategy):
@@ -42,8 +48,6 @@ class DataParallel(Strategy):
         self.share = group.share
         self._group = group
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.weights_check: WeightsCheck | None = None
-        """Compares the weights with those of the other ranks; None where each has a part of its own."""
         self.compute_timer = ComputeTimer((), self._device)
         """Times nothing where forward and backward contain communication."""
         self.own_losses = OwnLosses(self._device)
@@ -78,12 +82,10 @@ class DataParallel(Strategy):
             torch.manual_seed((torch.initial_seed() + self.share.rank * _SEED_STRIDE) % (1 << 63))
 
     def _average(self) -> None:
-        parameters = list(self._model.parameters())
         self._root = LossRoot(self._model, ())
         self._mean = self._root.loss.mean
         self._ddp = DistributedDataParallel(self._root)
-        self.weights_check = WeightsCheck(parameters, self._device, leads=self.leads)
-        self.compute_timer = ComputeTimer(parameters, self._device)
+        self.compute_timer = ComputeTimer(self._model.parameters(), self._device)
 
     def micro_batches(self, step_batches: Sequence[Batch]) -> list[MicroBatch]:
         """See :class:`Strategy`; only the last backward pass communicates: it averages all of them."""
@@ -265,6 +267,50 @@ class ComputeTimer:
             self._seconds += perf_counter() - self._begin_time
             self._steps += 1
             self._begin_time = None
+
+
+class OwnLosses:
+    """Keeps a rank's losses of its last steps on the device, and reads one after trouble.
+
+    DDP averages gradients before anybody checks them: one rank's NaN reaches all. Its own loss tells whose.
+    Of the trainer's thread: :meth:`keep` after each ``step``, :meth:`judge` when the numbers of a step have
+    arrived and show trouble, so that nobody has to wait for the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._reads_beside = capabilities(device).side_streams
+        self._side_stream: torch.Stream | None = None
+        self._losses: deque[tuple[int, Tensor]] = deque(maxlen=_KEPT_STEPS)
+        self.step = self.judged_step = 0
+        """The step that is made, and the newest that was judged."""
+        self.bad_steps: deque[int] = deque(maxlen=_KEPT_BAD_STEPS)
+        """The newest in which it was NaN or Inf."""
+        self.bad_count: int | None = None
+        """How many those were; None before a step was judged."""
+
+    def keep(self, loss: Tensor) -> None:
+        """The step was sent to the device; ``loss`` is the rank's own."""
+        self._losses.append((self.step, loss.detach()))
+
+    def judge(self, step: int) -> None:
+        """Find out whether the trouble of ``step`` was in this rank's loss; its numbers have arrived."""
+        loss = next((loss for at, loss in reversed(self._losses) if at == step), None)
+        if loss is None or step <= self.judged_step:
+            return
+        self.judged_step, self.bad_count = step, self.bad_count or 0
+        if not math.isfinite(self._read(loss)):
+            self.bad_count += 1
+            self.bad_steps.append(step)
+
+    def _read(self, value: Tensor) -> float:
+        """A value that the device has computed already: the work of later steps is not waited for."""
+        if value.is_cpu or not self._reads_beside:
+            return float(value.item())
+        if self._side_stream is None:
+            self._side_stream = torch.Stream(self._device)
+        with self._side_stream:
+            return float(value.item())
 
 
 class LossRoot(nn.Module):

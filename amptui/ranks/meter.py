@@ -46,9 +46,6 @@ class RankNumbers(NamedTuple):
     loss_scale: float | None = None
     """After ``last_step``."""
     peak_allocated_bytes: int | None = None
-    hashed_step: int = -1
-    """After which the newest hash of the weights was computed; -1 before the first."""
-    weights_hash: float | None = None
     memory_used_bytes: int | None = None
     """Of the rank's GPU, by NVML, as the next two."""
     sm_clock_mhz: float | None = None
@@ -111,7 +108,6 @@ class RankReport:
     def __init__(self, emit: Callable[[Record], object]) -> None:
         self._emit = emit
         self._skipped: Sequence[int] = ()
-        self._hashed_step = -1
         self._blamed_step = 0
         self._disagreeing: set[str] = set()
         self.bad_steps: Callable[[], Sequence[Sequence[int]]] = lambda: ()
@@ -127,12 +123,6 @@ class RankReport:
             self._skipped = [row.skipped for row in rows]
             more = [row.skipped - skipped for row, skipped in zip(rows, before, strict=True)]
             self._compare("found_inf", [float(count > min(more)) for count in more], leader.last_step)
-        hashes = [row.weights_hash for row in rows if row.hashed_step == leader.hashed_step]
-        if leader.hashed_step != self._hashed_step and len(hashes) == len(rows):
-            present = [value for value in hashes if value is not None]
-            if len(present) == len(rows):
-                self._hashed_step = leader.hashed_step
-                self._compare("weights", present, leader.hashed_step)
         self._blame(min(row.trouble_step for row in rows))
         if leader.steps:
             self._emit_sample(leader, rows)
@@ -167,9 +157,7 @@ class RankReport:
                 self._emit(RanksOverflowed(time=time.time(), step=step, ranks=first, count=len(ranks)))
         self._blamed_step = known_by_all
 
-    def _compare(
-        self, what: Literal["loss scale", "found_inf", "weights"], values: Sequence[float], step: int
-    ) -> None:
+    def _compare(self, what: Literal["loss scale", "found_inf"], values: Sequence[float], step: int) -> None:
         """Tell when ranks begin, or cease, to differ."""
         counts = Counter(values)
         most = max(counts, key=lambda value: (counts[value], value == values[0]))

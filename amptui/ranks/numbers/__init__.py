@@ -1,1 +1,0 @@
-"""What each rank measures of itself: times, overflows, and whether its weights are still the others'."""
