@@ -61,9 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0].endswith(":"):
-        options = build_parser().parse_args(["runs", *arguments])
-        return runs.browse_machine(options, _run) if can_show_a_screen() else runs.run_runs(options)
     parser = build_parser(arguments[:1])
     options = parser.parse_args(arguments)
     if options.command is not None:
@@ -79,8 +76,7 @@ def build_parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The commands and their options; a hidden one only if it is ``first``: no error lists it."""
     parser = Parser(
         prog="amptui",
-        description="Watch and understand mixed-precision training. Without COMMAND, list runs; "
-        "with HOST:, those of another machine.",
+        description="Watch and understand mixed-precision training. Without COMMAND, list runs.",
         epilog="Exit status: 0 done, stopped or detached; 1 failed; 2 usage error; 3 done or stopped, but "
         "some records or checkpoints were not saved; 129 terminal closed (the run continues); 130 Ctrl+C; "
         "143 SIGTERM; 128 + N for any other signal N.",

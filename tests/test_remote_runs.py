@@ -5,7 +5,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -190,40 +189,12 @@ def test_ctrl_c_ends_the_wait_for_a_machine_whose_dead_link_is_noticed_in_second
         wait_until(lambda: not psutil.pid_exists(ssh), "ssh outlives amptui")
 
 
-def listed(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(amptui_command("runs", *arguments), capture_output=True, text=True, check=False)
-
-
-def test_the_runs_of_another_machine_are_listed(box: RemoteMachine, lives: Lives, warm: WarmSource) -> None:
-    name = "a run"
-    folder = box.home / ".local" / "state" / "amptui" / "runs" / name
-    assert listed(f"{HOST}:").stdout == f"no runs on {HOST} yet\n"
-    with headless_run(lives, folder) as run:
-        heading, row = listed(f"{HOST}:").stdout.splitlines()
-        assert heading.startswith("run")
-        assert row.startswith(f"{name}  running")
-        (line,) = listed(f"{HOST}:", "--json").stdout.splitlines()
-        fields = json.loads(line)
-        assert (fields["type"], fields["name"], fields["state"]) == ("Run", name, "running")
-        with Terminal(attach(f"{HOST}:"), warm=warm) as terminal:
-            terminal.wait_for(r"step\s+[\d,]+")
-            assert terminal.leave("d") == 0
-            assert f"amptui attach '{HOST}:{name}'" in terminal.text
-        stop(run)
-
-
-def test_the_list_of_another_machine_attaches_to_its_runs(
+def test_the_newest_run_of_another_machine_needs_no_name(
     box: RemoteMachine, lives: Lives, warm: WarmSource
 ) -> None:
-    saved = box.home / ".local" / "state" / "amptui" / "runs"
-    with (
-        headless_run(lives, saved / "listed-run") as run,
-        Terminal(amptui_command(f"{HOST}:"), warm=warm) as terminal,
-    ):
-        terminal.wait_for(r"▸.*listed-run.* running|▸.*running.* listed-run")
-        terminal.press("r", until="this run is live")
-        terminal.press("\r", until=r"step\s+[\d,]+")
-        terminal.press("d", until=r"▸.*listed-run")
-        wait_until(lambda: not screens(run), "that the screen has left")
+    folder = box.home / ".local" / "state" / "amptui" / "runs" / "a run"
+    with headless_run(lives, folder) as run, Terminal(attach(f"{HOST}:"), warm=warm) as terminal:
+        terminal.wait_for(r"step\s+[\d,]+")
+        assert terminal.leave("d") == 0
+        assert f"amptui attach '{HOST}:a run'" in terminal.text
         stop(run)
-        assert terminal.leave("q") == 0

@@ -1,4 +1,4 @@
-"""The commands for runs that exist: list, show, play back, compare and export them, here or elsewhere."""
+"""The commands for runs that exist: list, show, play back, compare and export them."""
 
 import argparse
 import gc
@@ -20,7 +20,6 @@ from amptui.command.parser import (
 from amptui.recipe.request import PAGE_RUNS
 
 if TYPE_CHECKING:
-    from amptui.runs.remote import Remote
     from amptui.tui.opening import Opening
     from amptui.tui.run_list.reader import RunSource
     from amptui.tui.run_list.screen import Place, RunListScreen
@@ -53,63 +52,43 @@ def add_runs_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "List runs with their status and progress, newest first: as many as fit the terminal, or the newest "
         f"{PAGE_RUNS} in a pipe, a file or JSON. A last line, or standard error, says how many older runs "
-        "there are. HOST: lists those of another machine that you reach with `ssh HOST`."
+        "there are."
     )
-    parser.add_argument("machine", metavar="HOST:", nargs="?", help="another machine (default: this one)")
     how_many = parser.add_mutually_exclusive_group()
     how_many.add_argument("--limit", type=positive_int, metavar="N", help="list the newest N runs")
     how_many.add_argument(
         "--all", dest="limit", action="store_const", const=sys.maxsize, help="list all runs"
     )
-    add_shared(parser, "--remote-command")
     parser.add_argument("--json", action="store_true", help="write one JSON line for each run")
-    # For `amptui runs HOST:`, which starts this command there: nobody else needs it.
-    parser.add_argument("--end", action="store_true", help=argparse.SUPPRESS)
 
 
 def run_runs(options: argparse.Namespace) -> int:
-    from amptui.reports.runs_table import list_remote_runs, list_runs
+    from amptui.reports.runs_table import list_runs
 
-    if options.machine is not None:
-        from amptui.runs.remote import host_of
-
-        remote = host_of(options.machine, options.remote_command)
-        return list_remote_runs(remote, json=options.json, out=sys.stdout, limit=options.limit)
-    return list_runs(json=options.json, out=sys.stdout, limit=options.limit, with_end=options.end)
+    return list_runs(json=options.json, out=sys.stdout, limit=options.limit)
 
 
-def browse_machine(options: argparse.Namespace, run: Callable[[Sequence[str]], int]) -> int:
-    """Browse the runs of the machine that ``HOST:`` names."""
-    from amptui.runs.remote import host_of
-
-    return browse_runs(run, host_of(options.machine, options.remote_command))
-
-
-def browse_runs(run: Callable[[Sequence[str]], int], remote: "Remote | None" = None) -> int:
-    """Show the list of runs, here or of another machine, until the user leaves it; return the exit status.
+def browse_runs(run: Callable[[Sequence[str]], int]) -> int:
+    """Show the list of runs until the user leaves it; return the exit status.
 
     ``run`` runs the command line of each choice; what error ends it stands below the list then. Call this
     where a screen can be shown.
     """
     from amptui.process.stop_signals import show
-    from amptui.reports.run_list import runs_here, runs_on
+    from amptui.reports.run_list import runs_here
     from amptui.tui.panels.screen_state import ScreenState
     from amptui.tui.run_list.frame import ListState, draw
 
     place: Place | None = None
     message = ""
     while True:
-        source = runs_here() if remote is None else runs_on(remote)  # ssh may ask for a password
-        first = partial(draw, state=ListState(entries=None, host=source.host), screen=ScreenState())
-        listing, status = show(partial(_list_screen, source, place, message), first)
+        first = partial(draw, state=ListState(entries=None), screen=ScreenState())
+        listing, status = show(partial(_list_screen, runs_here(), place, message), first)
         if status or listing.chosen is None:
             return status
         place, message = listing.place, ""
-        command = [listing.chosen.action, *listing.chosen.runs]
-        if remote is not None:
-            command = ["attach", *remote.arguments(listing.chosen.runs[0])]
         try:
-            status = run(command)
+            status = run([listing.chosen.action, *listing.chosen.runs])
         except AmptuiError as error:
             complain(str(error))
             status, message = error.exit_status, str(error)

@@ -359,7 +359,7 @@ class RemoteFollower(Follower):
         self._connected_at = time.monotonic()
         self.host = remote.host
         self.attach_command = f"amptui attach {remote.argument(ssh.header.run)}"
-        self.list_command = f"amptui runs {remote.argument('')}"
+        self.list_command = f"ssh {shlex.quote(remote.host)} amptui runs"
 
     def connect_again(self, view: SessionView) -> socket.socket | None:
         """Connect again, as often as it takes.

@@ -5,7 +5,6 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
@@ -17,7 +16,6 @@ from amptui.base.text import printable
 from amptui.recipe.request import PAGE_RUNS
 from amptui.runs.find import kept_names
 from amptui.runs.kept_run import KeptRun, look_at
-from amptui.runs.remote import Remote
 from amptui.runs.rundir import RunDir, default_base, run_argument
 
 _MAX_NAME_CELLS = 40
@@ -28,15 +26,14 @@ _LINES_BESIDE_RUNS = 3
 """Lines of a terminal that the heading, the line about older runs and the prompt take."""
 
 
-def list_runs(*, json: bool, out: TextIO, limit: int | None = None, with_end: bool = False) -> int:
+def list_runs(*, json: bool, out: TextIO, limit: int | None = None) -> int:
     """Print the newest of the user's runs to ``out``, the one written last first; return the exit status.
 
     At most ``limit`` runs; if it is None, as many as a terminal has lines for, or `PAGE_RUNS` in JSON and
     where ``out`` is no terminal. Of older runs no file is opened; how many there are is told below the table,
     or on standard error. With ``json`` each run is one object a line: ``type`` (Run) and the fields of
-    `KeptRun`; ``with_end`` adds a line of the type End, which proves that all are listed: a shell that exits
-    instead prints no runs either. Raises ``RunFolderError`` if the folder of runs cannot be read,
-    ``OutputError`` if the list cannot be written.
+    `KeptRun`. Raises ``RunFolderError`` if the folder of runs cannot be read, ``OutputError`` if the list
+    cannot be written.
     """
     names, size = kept_names(), _size(out, json=json)
     runs = [look_at(RunDir(default_base() / name)) for name in names[: _page(len(names), size, limit)]]
@@ -45,23 +42,6 @@ def list_runs(*, json: bool, out: TextIO, limit: int | None = None, with_end: bo
         runs_words = f"{units.count(older)} older run{'s' if older > 1 else ''}"
         older_words = f"{runs_words}: use `--all` or `--limit N`"
     _show(runs, size, out, json=json, older=older_words)
-    if json and with_end:
-        put(strictjson.line({"type": "End"}), out)
-    return 0
-
-
-def list_remote_runs(remote: Remote, *, json: bool, out: TextIO, limit: int | None = None) -> int:
-    """Print the newest runs of another machine as :func:`list_runs` prints those of this one.
-
-    Raises ``RemoteError`` if they cannot be listed.
-    """
-    from amptui.runs.remote import remote_argument, remote_runs
-
-    listed, size = remote_runs(remote, limit), _size(out, json=json)
-    runs = listed if size is None else listed[: _page(len(listed), size, limit)]
-    may_be_cut = limit is None and len(listed) >= PAGE_RUNS  # as many as HOST lists unasked
-    older = "older runs: use `--all` or `--limit N`" if len(runs) < len(listed) or may_be_cut else ""
-    _show(runs, size, out, json=json, older=older, argument=remote_argument, on=f" on {remote.host}")
     return 0
 
 
@@ -87,32 +67,28 @@ def _show(
     *,
     json: bool,
     older: str,
-    argument: Callable[[Path], str] = run_argument,
-    on: str = "",
 ) -> None:
-    """Print the runs, and what is said of ``older`` ones; ``argument`` is what a command calls a run."""
+    """Print the runs, and what is said of ``older`` ones."""
     if json:
         put("".join(strictjson.line({"type": "Run", **asdict(run)}) for run in runs), out)
     elif runs:
-        say(*_table(runs, size, argument), out=out)
+        say(*_table(runs, size), out=out)
     else:
-        say(f"no runs{on} yet" if on else "no runs yet; `amptui train mnist-deep` starts one", out=out)
+        say("no runs yet; `amptui train mnist-deep` starts one", out=out)
     if older and size is None:
         complain(older)
     elif older and size is not None:
         say(older if cell_len(older) <= size.columns else set_cell_size(older, size.columns), out=out)
 
 
-def _table(
-    runs: Sequence[KeptRun], size: os.terminal_size | None, argument: Callable[[Path], str]
-) -> list[str]:
+def _table(runs: Sequence[KeptRun], size: os.terminal_size | None) -> list[str]:
     now = time.time()
 
     def column(title: str, cell: Callable[[KeptRun], str], priority: int = 0) -> Column[KeptRun]:
         return Column(title=title, cell=lambda run: printable(cell(run)), priority=priority, align="left")
 
     columns = (
-        column("run", lambda run: _name(argument(run.folder))),
+        column("run", lambda run: _name(run_argument(run.folder))),
         column("state", lambda run: run.state if run.is_here else f"{run.state} on {run.host}"),
         column("model", lambda run: run.model or "", 5),
         column("precision", lambda run: run.precision or "", 3),

@@ -1,4 +1,4 @@
-"""Another machine: HOST:RUN on the command line, the connection to it through the user's ssh, and its runs.
+"""A run on another machine: HOST:RUN on the command line, and the connection to it through the user's ssh.
 
 Nothing listens on a port: ssh starts `amptui relay` on HOST, whose input and output are the connection. Its
 first line is a header, strict JSON; what follows is what the run and the screen send each other.
@@ -18,7 +18,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Self
 
 from amptui.base import strictjson
 from amptui.base.errors import AmptuiError, RemoteError, RunFolderError, UsageError
@@ -26,7 +25,6 @@ from amptui.base.fork import how_ended
 from amptui.base.text import one_line, printable
 from amptui.records.codec import Codec
 from amptui.runs.find import live_run
-from amptui.runs.kept_run import KeptRun
 from amptui.runs.rundir import default_base, expanded, run_argument
 from amptui.runs.socket_place import connect_to_live
 
@@ -85,18 +83,6 @@ _HEADER_OPENING = f'{{"{_MARK}"'.encode("ascii")
 
 _PIECE_BYTES = 64 * 1024
 
-_MAX_OUTPUT_BYTES = 20_000 * 1024
-"""Limit of what is read: 20,000 runs, the largest list that is promised. One has about 600 bytes."""
-
-_RUN_OPENING = b'{"type": "Run"'
-"""How the line of a run begins."""
-
-_END = b'{"type": "End"'
-"""How the line after the last run begins: without it amptui there did not run, or not to its end."""
-
-_SAVED = ("amptui", "runs")
-"""The end of the folder of saved runs, wherever a user's state is."""
-
 
 class UnreachableError(RemoteError):
     """No connection to HOST now; ``needs_user`` if none is possible without asking the user."""
@@ -125,15 +111,11 @@ class Remote:
     command: str = ""
     """As the command line names it; empty if it does not."""
 
-    def arguments(self, run: str) -> list[str]:
-        """``HOST:RUN`` and the option that it needs, as a command takes them."""
+    def argument(self, run: str) -> str:
+        """``HOST:RUN`` and the option that it needs, for the shell."""
         user, at, name = self.host.rpartition("@")
         place = f"{user}{at}{f'[{name}]' if ':' in name else name}:{run}"
-        return [place, *(["--remote-command", self.command] if self.command else [])]
-
-    def argument(self, run: str) -> str:
-        """The same for the shell."""
-        return shlex.join(self.arguments(run))
+        return shlex.join([place, *(["--remote-command", self.command] if self.command else [])])
 
 
 def remote_of(text: str, command: str = "") -> Remote | None:
@@ -153,14 +135,6 @@ def remote_of(text: str, command: str = "") -> Remote | None:
     if any(part.startswith("-") or not part for part in host.split("@")):
         raise UsageError(f"{host!r} is not a host", hint="write HOST:RUN or USER@HOST:RUN")
     return Remote(host=host, run=match[2], command=command)
-
-
-def host_of(text: str, command: str = "") -> Remote:
-    """The machine that ``text`` names, as ``HOST:``. Raises ``UsageError``."""
-    remote = remote_of(text, command)
-    if remote is None or remote.run:
-        raise UsageError(f"{text!r} is not a machine", hint="write HOST: with its colon")
-    return remote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,12 +208,6 @@ class Ssh:
         self._errors = threading.Thread(target=self._read_errors, name="amptui-ssh-errors", daemon=True)
         self._errors.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def read_header(self, given_up: Callable[[], bool]) -> Header:
         """Wait for the relay's first line; raise ``RemoteError`` if there is none."""
         limit = time.monotonic() + self._limit_seconds
@@ -260,27 +228,6 @@ class Ssh:
                     what = f"{self.host} does not speak amptui's protocol: {self.last_error()}"
                     raise RemoteError(what)
         raise UnreachableError(self.host, "no answer yet")
-
-    def read_output(self) -> bytes:
-        """What the command writes, ``_END`` in it; raise ``RemoteError`` if it or ssh fails."""
-        output = bytearray()
-        limit = time.monotonic() + self._limit_seconds
-        piece = None
-        while piece != b"":
-            self._check_patience(limit)
-            with suppress(TimeoutError):
-                piece = self.connection.recv(_MAX_NOISE_BYTES)
-                output += piece
-            if len(output) > _MAX_OUTPUT_BYTES:
-                what = f"{self.host} sends more than {_MAX_OUTPUT_BYTES:,} bytes"
-                raise RemoteError(what, hint="list fewer with `amptui runs HOST: --limit N`")
-        failure = self.trouble()
-        if self._process.returncode != 0:
-            raise failure
-        if _END not in output:
-            self._noise = bytes(output[-_MAX_NOISE_BYTES:])
-            raise self.trouble()
-        return bytes(output)
 
     def trouble(self) -> UnreachableError | RemoteError:
         """Why there is no connection, or no answer, once ssh has closed it."""
@@ -356,35 +303,6 @@ def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool]
         ssh.close()
         raise
     return ssh
-
-
-def remote_runs(remote: Remote, limit: int | None = None, *, batch: bool = False) -> list[KeptRun]:
-    """The newest runs on HOST, at most ``limit``; without ``batch``, ssh may ask for a password.
-
-    ``is_here`` and ``folder`` are as seen from there. Raises ``RemoteError`` if HOST or amptui there cannot
-    be reached, or is of a version that lists other facts, or if a start-up file of the shell there exits
-    before amptui has run.
-    """
-    limits = [] if limit is None else ["--limit", str(limit)]
-    with Ssh(remote, ["runs", "--json", "--end", *limits], batch=batch) as ssh:
-        output = ssh.read_output()
-    runs, codec = list[KeptRun](), Codec[KeptRun](KeptRun)
-    for line in output.splitlines():
-        noise, opening, fields = line.partition(_RUN_OPENING)
-        if not opening or (noise and runs):
-            continue  # the shell's own
-        try:
-            runs.append(codec.read(strictjson.parse(opening + fields)))
-        except ValueError as error:
-            what = f"{remote.host} lists its runs in a way that this amptui does not know"
-            hint = "install the same version of amptui on both"
-            raise RemoteError(f"{what} ({printable(one_line(str(error)))})", hint=hint) from error
-    return runs
-
-
-def remote_argument(folder: Path) -> str:
-    """What `amptui attach HOST:RUN` there calls the run in ``folder``: a saved run by its name."""
-    return folder.name if folder.parts[-3:-1] == _SAVED else str(folder)
 
 
 def relay(text: str) -> int:

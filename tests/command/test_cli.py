@@ -81,10 +81,6 @@ USAGE_ERRORS = (
     ("export no/such/run --csv x", "no run 'no/such/run'; check the path"),
     ("export no/such/run", "no export format given; use --csv FILE, --tensorboard DIR or --html"),
     ("replay", "no runs in "),
-    *(
-        (f"runs {text}", f"{text!r} is not a machine; write HOST: with its colon")
-        for text in ("box", "box:run", "/a:")
-    ),
     ("replay nothing --speed 0", "argument --speed: '0' is not a number above 0"),
     ("attach --fps 1e-320", "argument --fps: '1e-320' is not a number from 0.01 to 1,000"),
     ("train mnist-deep --data-dir ~no-such-user/x", "--data-dir: '~no-such-user/x': no such home folder"),

@@ -12,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import AmptuiError, RemoteError, UsageError
-from amptui.cli import main
-from amptui.runs.kept_run import look_at
 from amptui.runs.remote import (
     Header,
     RefusedError,
@@ -22,10 +20,7 @@ from amptui.runs.remote import (
     connect,
     read_header,
     remote_of,
-    remote_runs,
 )
-from amptui.runs.rundir import RunDir
-from tests.builders import make_run, write_journal
 from tests.remote import write_program
 
 
@@ -107,11 +102,6 @@ def relayed(**fields: object) -> str:
     return f"printf '%s\\n' {shlex.quote(json.dumps(facts | fields))}"
 
 
-FORGED_LIST = (
-    """printf '%s\\n' '{"type": "Run", "name": "x", "folder": "/x", "state": "own"}' '{"type": "End"}'"""
-)
-
-
 @pytest.mark.parametrize(
     ("command", "kind", "told"),
     [
@@ -122,6 +112,8 @@ FORGED_LIST = (
         ),
         (relayed(error="\x1b]0;title\x07 and\nmore", status=1), RefusedError, "box: ?]0;title? and more"),
         ("echo told >&2; exit 3", RemoteError, "box exited with status 3 without an answer: told"),
+        ("true", RemoteError, "no message; a start-up file of its shell may exit; to see more: ssh box"),
+        ("echo bye for now", RemoteError, "with status 0 without an answer: bye for now; a start-up file"),
         (
             "exec no-such-program",
             RemoteError,
@@ -154,44 +146,10 @@ def test_a_machine_that_hangs_is_not_waited_for_in_a_batch(
     monkeypatch.setattr("amptui.runs.remote._BATCH_SECONDS", 0.2)
     monkeypatch.setattr("amptui.runs.remote._EXIT_SECONDS", 0.1)
     with pytest.raises(UnreachableError, match=r"cannot reach box: no answer for 0\.2 s"):
-        remote_runs(BOX, batch=True)
+        connect(BOX, batch=True)
 
 
 def test_without_ssh_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RemoteError, match=r"^there is no ssh here; install OpenSSH's client$"):
         connect(BOX)
-
-
-def test_a_list_of_runs_that_is_none_is_refused_in_one_line(
-    ssh: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    exits = "; a start-up file of its shell may exit; to see more: ssh box"
-    for command, told in (
-        ("true", f"box exited with status 0 without an answer: no message{exits}"),
-        ("echo bye for now", f"box exited with status 0 without an answer: bye for now{exits}"),
-        ("echo {}", f"box exited with status 0 without an answer: {{}}{exits}"),
-        ("yes no run", "box sends more than 20,480,000 bytes; list fewer with `amptui runs HOST: --limit N`"),
-        (FORGED_LIST, "install the same version of amptui on both"),
-    ):
-        ssh(command)
-        assert main(["runs", "box:"]) == 1
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert said.err.startswith("amptui: box ")
-        assert said.err.endswith(f"{told}\n")
-        assert said.err.count("\n") == 1
-
-
-def test_a_list_of_runs_is_read_behind_what_a_shell_prints_and_ends_only_for_another_machine(
-    tmp_path: Path, ssh: Callable[[str], None], runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["runs", "--json"]) == 0
-    assert capsys.readouterr().out == ""
-    kept = [look_at(RunDir(write_journal(runs / name, make_run(3)))) for name in ("a", "b")]
-    assert main(["runs", "--json", "--end"]) == 0
-    listed = capsys.readouterr().out
-    assert listed.count("\n") == 3
-    (tmp_path / "listed").write_text(f"noise{listed}")
-    ssh(f"cat {tmp_path}/listed")
-    assert sorted(remote_runs(BOX, batch=True), key=lambda run: run.name) == kept

@@ -204,7 +204,6 @@ def _run_lists() -> Iterator[tuple[str, Draw]]:
         ", reading": replace(STATE, entries=None),
         ", none": replace(STATE, entries=()),
         ", no match": replace(STATE, entries=(), pattern="mnist"),
-        ", elsewhere": replace(STATE, host="me@box"),
         ", not read yet": replace(STATE, rows={}),
         **{f", at {at}": replace(STATE, cursor=at) for at in range(1, 5)},
     }

@@ -13,8 +13,6 @@ from amptui.tui.keys import Key
 from amptui.tui.panels import footer
 from amptui.tui.panels.phrases import (
     GAP,
-    Phrase,
-    Word,
     end_of,
     fitting,
     phrase,
@@ -45,9 +43,6 @@ KEYS = (
 
 _HINTS = tuple((key.label, key.hint) for key in KEYS if key.hint)
 
-_REMOTE_HINTS = tuple(hint for hint in _HINTS if hint[1] not in ("select", "compare", "remove"))
-"""Runs of another machine are compared and removed there."""
-
 NO_RUNS = "no runs yet: `amptui train mnist-deep` starts one"
 
 _FILTER_HINTS = (("enter", "keep"), ("esc", "show all runs"))
@@ -66,8 +61,6 @@ _WANTED_NAME = 28
 """No column is left out for a longer name, such as a path: its end tells it apart."""
 
 _MAX_SPARKLINE = 24
-
-_MAX_HOST = 40
 
 _MAX_MESSAGE_LINES = 6
 
@@ -101,8 +94,6 @@ class ListState:
     pattern: str = ""
     is_typing: bool = False
     """Whether keys go into ``pattern``."""
-    host: str = ""
-    """The machine of the runs as ssh knows it; empty for this one."""
 
 
 def page_rows(height: int) -> int:
@@ -127,9 +118,9 @@ def draw(canvas: Canvas, state: ListState, screen: ScreenState) -> None:
             for place, entry in enumerate(entries, state.top)
         ]
         table = body.part(Rect(1, 0, body.width - 2, body.height - 1))
-        draw_table(table, _columns(state, table.width), lines)
+        draw_table(table, _columns(table.width), lines)
         _draw_detail(body.rows(body.height - 1), state, state.entries[state.cursor])
-    screen = replace(screen, hints=_REMOTE_HINTS if state.host else _HINTS)
+    screen = replace(screen, hints=_HINTS)
     if state.is_typing:
         typed = end_of(printable(state.pattern), canvas.width // 2)
         screen = replace(screen, hints=_FILTER_HINTS, waiting=f"/{typed}▏")
@@ -145,8 +136,7 @@ def _draw_header(canvas: Canvas, state: ListState) -> None:
         ]
         if state.selected:
             shown.append(phrase(f"{len(state.selected)} selected", Style.KEY, 2))
-    host = [Word(" on ", Style.DIM), Word(end_of(printable(state.host), _MAX_HOST))] if state.host else []
-    title = Phrase((Word("amptui runs", Style.DIM), *host), 3)
+    title = phrase("amptui runs", Style.DIM, 3)
     write(canvas, 1, 0, fitting([title, *shown], canvas.width - 2))
     if state.pattern and not state.is_typing:
         room = canvas.width - 3 - sum(part.width + GAP for part in [title, *shown])
@@ -169,8 +159,8 @@ class _Line(NamedTuple):
     now: float
 
 
-def _columns(state: ListState, width: int) -> list[Column[_Line]]:
-    """All but those that nothing is known of on another machine, for a table of so many cells."""
+def _columns(width: int) -> list[Column[_Line]]:
+    """Of a table of so many cells."""
     return [
         Column(title="", cell=_marks, min_width=2, max_width=2, align="left", is_optional=False),
         Column(
@@ -194,7 +184,8 @@ def _columns(state: ListState, width: int) -> list[Column[_Line]]:
         _column("precision", 5, _precision, align="left", min_width=9, max_width=_MAX_CELL),
         _column("step", 6, lambda row: "" if row.step is None else units.count(row.step), min_width=6),
         _column("done", 2, _done, min_width=4),
-        *(() if state.host else _LOCAL_COLUMNS),
+        _column("loss", 3, lambda row: "" if row.loss is None else units.loss(row.loss), min_width=7),
+        Column(title="loss curve", priority=4, draw=_draw_curve, align="left", max_width=_MAX_SPARKLINE),
         _column("took", 8, lambda row: _span(row.seconds), min_width=6),
         Column(title="age", priority=7, cell=_age, min_width=6, is_optional=False),
     ]
@@ -246,13 +237,6 @@ def _span(seconds: float | None) -> str:
 def _draw_curve(canvas: Canvas, x: int, y: int, width: int, line: _Line) -> None:
     if line.row is not None:
         draw_sparkline(canvas, x, y, width, line.row.losses, precision_style(line.row.precision))
-
-
-_LOCAL_COLUMNS = (
-    _column("loss", 3, lambda row: "" if row.loss is None else units.loss(row.loss), min_width=7),
-    Column[_Line](title="loss curve", priority=4, draw=_draw_curve, align="left", max_width=_MAX_SPARKLINE),
-)
-"""What only the journals say."""
 
 
 def _draw_detail(canvas: Canvas, state: ListState, entry: RunEntry) -> None:

@@ -76,8 +76,6 @@ class RunSource:
     remove: Callable[[Removal], Removal]
     """Delete what the plan names, and nothing else; what was deleted. Raises AmptuiError, also for a run that
     has changed since. Both may take long, and are called in a thread."""
-    host: str = ""
-    """The other machine that the runs are on: their files cannot be read here."""
 
 
 @dataclass(frozen=True, slots=True)

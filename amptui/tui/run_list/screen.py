@@ -70,7 +70,7 @@ class RunListScreen(Screen):
         place = place or Place()
         self._search = Search()
         self._search.text = place.pattern
-        self._list = ListState(entries=None, selected=place.selected, host=source.host)
+        self._list = ListState(entries=None, selected=place.selected)
         if message:
             self._say(message)
         self._run_under_cursor = place.run
@@ -149,12 +149,7 @@ class RunListScreen(Screen):
     def action_open(self) -> None:
         """Attach the run under the cursor if it is live, else replay it."""
         entry = self._entry
-        if entry is None:
-            return
-        if self._source.host and not entry.is_live:
-            text = f"this run has ended; `amptui replay` on {self._source.host} shows it"
-            self._say(text, severity="info")
-        else:
+        if entry is not None:
             self._choose(Chosen("attach" if entry.is_live else "replay", (entry.run,)))
 
     def action_select(self) -> None:
@@ -174,9 +169,7 @@ class RunListScreen(Screen):
 
     def action_compare(self) -> None:
         """Compare the selected runs."""
-        if self._source.host:
-            self._say(f"`amptui compare` on {self._source.host} compares them", severity="info")
-        elif len(self._list.selected) < 2:
+        if len(self._list.selected) < 2:
             self._say("select two runs or more with a, then press c", severity="info")
         else:
             self._choose(Chosen("compare", tuple(self._list.selected)))
