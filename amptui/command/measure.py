@@ -9,8 +9,8 @@ from amptui.command.parser import (
     MAX_ROUNDS,
     Parser,
     add_shared,
-    count,
     is_script,
+    loss_steps,
     positive_float,
     positive_ints,
     precisions,
@@ -57,7 +57,7 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--loss-steps",
-        type=count,
+        type=loss_steps,
         default=ADVISE_LOSS_STEPS,
         metavar="N",
         help="compare the loss after N steps (40 or more) from the same start, with several seeds; 0: skip "
@@ -68,16 +68,17 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
         *("--batch-size", "--accumulate", "--lr", "--clip-norm", "--seed", "--set", "--device"),
         *("--channels-last", "--cudnn-benchmark", "--compile", "--data", "--workers", "--data-dir"),
     )
-    group = parser.add_argument_group("output")
-    add = group.add_argument
-    add_shared(group, "--json", "--html")
+    add_shared(parser.add_argument_group("output"), "--json")
 
 
 def run_advise(options: argparse.Namespace) -> int:
     from amptui.reports.advise import advise
 
     take_url()  # the scripts that are started here are no runs of anybody's
-    given = training_fields(options)
+    given, names = training_fields(options), options.precisions
+    if names == ("fp32",):
+        hint = "name one of bf16, fp16, fp8, tf32 with --precisions"
+        raise UsageError("nothing to compare FP32 with", hint=hint)
     script = (options.model, *options.arguments) if is_script(options.model) else ()
     if not script and options.arguments:
         raise UsageError(f"{options.arguments[0]!r} follows a model", hint="only a script has arguments")
@@ -88,10 +89,9 @@ def run_advise(options: argparse.Namespace) -> int:
     request = AdviseRequest(
         training=TrainRequest(**with_data(given)),
         script=script,
-        precisions=options.precisions,
+        precisions=names and tuple(name for name in names if name != "fp32"),
         minutes=options.minutes,
         loss_steps=options.loss_steps,
-        html=options.html,
     )
     return advise(request, json=options.json)
 

@@ -83,6 +83,9 @@ positive_int = _number(int, "a whole number above 0", lambda value: value >= 1, 
 positive_ints = _several(positive_int)
 rounds = _number(int, "a whole number above 0", lambda value: value >= 1, MAX_ROUNDS)
 count = _number(int, "a whole number, 0 or more", lambda value: value >= 0, _MAX_INT)
+loss_steps = _number(  # after fewer steps, losses are still close to the first one
+    int, "0, or a whole number from 40 on", lambda value: value == 0 or value >= 40, _MAX_INT
+)
 workers = _number(int, "a whole number, 0 or more", lambda value: value >= 0, _MAX_WORKERS)
 seed = _number(int, "a whole number from 0 to 2^64 - 1", lambda value: 0 <= value < 2**64)
 positive_float = _number(float, "a number above 0", lambda value: 0 < value < math.inf)

@@ -205,4 +205,3 @@ class AdviseRequest:
     """What the measurement takes at most, from the first step on."""
     loss_steps: int
     """Steps of each training from the same start; 0 compares no losses."""
-    html: Path | None = None

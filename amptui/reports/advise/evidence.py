@@ -14,6 +14,9 @@ from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.health import judge_window
 from amptui.telemetry.view import NumericsView, SessionView
 
+CANDIDATES = ("bf16", "fp16", "fp8", "tf32")
+"""What FP32 is compared with, in this order."""
+
 OTHER_WEIGHTS = "the weights are not float32"
 
 
@@ -44,6 +47,8 @@ class Evidence:
     """What could not be measured, by its name, with the reason."""
     lost_in: str = ""
     """The precision in which weights became NaN or Inf."""
+    race: LossRace | None = None
+    """The losses from the same start."""
 
     def without(self, precision: str, why: Exclusion) -> "Evidence":
         """The same with an excluded precision."""
@@ -89,11 +94,9 @@ class Candidate:
         return state if state in get_args(Worth) else "unknown"  # type: ignore[return-value]
 
 
-def candidates(
-    evidence: Evidence, precisions: tuple[str, ...], race: LossRace | None
-) -> tuple[Candidate, ...]:
+def candidates(evidence: Evidence, precisions: tuple[str, ...]) -> tuple[Candidate, ...]:
     """One for each of ``precisions``, FP32 not among them."""
-    options = []
+    options, race = [], evidence.race
     for precision in precisions:
         view = view_of(evidence, precision)
         row, baseline = row_of(view, precision), row_of(view, "fp32")

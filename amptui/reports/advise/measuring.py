@@ -4,10 +4,11 @@ Nothing is kept: the folder of each training is a temporary one, and no weights 
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -18,12 +19,13 @@ from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.labels import precision_label
 from amptui.monitor.ab_test import MAX_ROUNDS
 from amptui.process.training import Training, TrainingEnd, measure_training
-from amptui.recipe.request import ModelSpec, TrainRequest
-from amptui.records.control import StopRequest
+from amptui.recipe.request import AdviseRequest, TrainRequest, parse_model
+from amptui.records.control import Control, StopRequest
 from amptui.records.run import LOW_PRECISIONS, base_precision
-from amptui.reports.advise.evidence import Evidence, Exclusion, step_seconds, view_of
+from amptui.reports.advise.evidence import CANDIDATES, Evidence, Exclusion, step_seconds, view_of
 from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
 from amptui.reports.advise.stages import BASELINE, Stages
+from amptui.reports.bench.measure import slow_float16
 from amptui.reports.bench.progress import Progress, comparison_parts
 from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.telemetry.view import SessionView
@@ -34,29 +36,34 @@ _MIN_STEPS = MAX_ROUNDS * 6 * 200
 """The training goes on for more steps than any measurement takes, so that a schedule does not end it."""
 
 
-@dataclass(slots=True)
-class Measurer:
-    """One measurement of ``spec`` as ``request`` has it; ``scratch`` is a temporary folder."""
+def measure_model(request: AdviseRequest, stop: Control) -> tuple[Evidence, AmptuiError | None, bool]:
+    """Measure a model in this process: what was found, what ended it early, whether the trainer hangs."""
+    parse_model(request.training.model)  # before anything is measured
+    with TemporaryDirectory(prefix="amptui-advise-", ignore_cleanup_errors=True) as scratch:
+        measurer = _Measurer(request, stop, Path(scratch))
+        evidence = measurer.measure()
+        return evidence, measurer.error, measurer.hangs
 
-    request: TrainRequest
-    spec: ModelSpec
-    scratch: Path
-    seconds: float
-    show: Callable[[Stages, SessionView], object]
-    """Gets each look, to show how far it is."""
-    is_stopped: Callable[[], bool]
-    error: AmptuiError | None = None
-    """What ended the last training early."""
-    hangs: bool = False
-    _count: int = field(default=0, init=False)
 
-    def measure(self, precisions: Sequence[str]) -> tuple[Evidence, Stages]:
-        """Measure FP32 beside ``precisions``; once more without one that ends the training."""
-        remaining, excluded = list(precisions), dict[str, Exclusion]()
-        request = replace(self.request, precision=BASELINE, min_steps=_MIN_STEPS, interactive=True)
+class _Measurer:
+    """Trains a model again and again in this process."""
+
+    def __init__(self, request: AdviseRequest, stop: Control, scratch: Path) -> None:
+        self._request, self._stop, self._scratch = request, stop, scratch
+        self._progress = Progress(sys.stderr)
+        self._count = 0
+        self.error: AmptuiError | None = None
+        """What ended the last training early."""
+        self.hangs = False
+
+    def measure(self) -> Evidence:
+        """Measure FP32 beside the others, once more without one that ends the training; then the losses."""
+        remaining, excluded = list(self._request.precisions or CANDIDATES), dict[str, Exclusion]()
+        slow = slow_float16() if self._request.precisions is None else {}
+        training = replace(self._request.training, precision=BASELINE, min_steps=_MIN_STEPS, interactive=True)
         while True:
-            stages = Stages(remaining, seconds=self.seconds)
-            end = self._train(request, partial(self._poll, stages))
+            stages = Stages(remaining, seconds=self._request.minutes * 60, slow_on_cpu=slow)
+            end = self._train(training, stages)
             evidence = stages.evidence
             evidence = replace(evidence, exclusions={**excluded, **evidence.exclusions})
             # The precision without which the measurement can be made again, if it need be and can be.
@@ -64,31 +71,39 @@ class Measurer:
             if not culprit and end.error is not None:
                 is_over = end.hangs or isinstance(end.error, DeviceLostError)
                 culprit = "" if is_over else base_precision(end.view.precision or "")
-            if culprit not in remaining or self.is_stopped():
+            if culprit not in remaining or self._stop.stop_reason:
                 self.error = self.error or failure(evidence)
-                return evidence, stages
+                break
             why = Exclusion("failed", detail=str(end.error))
             if evidence.lost_in == culprit:
                 why = Exclusion("weights lost")
             excluded = {**evidence.exclusions, culprit: why}
             remaining = [name for name in remaining if name not in excluded]
-            self.error = None
+        if self._stop.stop_reason:
+            evidence = replace(evidence, race=LossRace(steps=0, why_not="it was interrupted"))
+        elif self.error is None and not self.hangs:
+            evidence = replace(evidence, race=self._compare_losses(evidence, stages))
+        self._progress.clear()
+        return evidence
 
-    def _poll(self, stages: Stages, training: Training) -> None:
-        view = training.view()
-        stages.look(view, training.control)
-        self.show(stages, view)
-        if stages.over or self.is_stopped():
-            training.control.ask(StopRequest("measured"))
+    def _train(self, request: TrainRequest, stages: Stages, *, asks: bool = True) -> TrainingEnd:
+        """Train until the ``stages`` are over, or with ``asks`` unset to its end; or until it is stopped."""
 
-    def _train(self, request: TrainRequest, poll: Callable[[Training], object]) -> TrainingEnd:
+        def poll(training: Training) -> None:
+            view = training.view()
+            if asks:
+                stages.look(view, training.control)
+            show_stages(self._progress, stages, view)
+            if (asks and stages.over) or self._stop.stop_reason:
+                training.control.ask(StopRequest("measured"))
+
         self._count += 1
         end = measure_training(
             replace(request, validation=False),
-            self.spec,
-            self.scratch / str(self._count),
+            parse_model(request.model),
+            self._scratch / str(self._count),
             poll=poll,
-            hurried=self.is_stopped,
+            hurried=lambda: self._stop.stop_reason is not None,
             poll_seconds=_LOOK_SECONDS,
         )
         self.error, self.hangs = end.error, self.hangs or end.hangs
@@ -96,33 +111,31 @@ class Measurer:
 
     # ------------------------------------------------------------------------------ the losses
 
-    def compare_losses(
-        self, evidence: Evidence, stages: Stages, precisions: Sequence[str], steps: int
-    ) -> LossRace:
-        """Train FP32 and ``precisions`` from the same start, with one seed after the other."""
-        names = (BASELINE, *precisions)
+    def _compare_losses(self, evidence: Evidence, stages: Stages) -> LossRace | None:
+        """Train FP32 and what is not excluded from the same start, with one seed after the other."""
+        steps, candidates = self._request.loss_steps, self._request.precisions or CANDIDATES
+        names = [BASELINE, *(name for name in candidates if name not in evidence.exclusions)]
+        if not steps:
+            return LossRace(steps=0, why_not="--loss-steps 0 leaves it out")
+        if len(names) == 1:
+            return LossRace(steps=0)
         round_seconds = sum(step_seconds(view_of(evidence, name), name) or 0.0 for name in names)
         train = partial(self._final_loss, stages)
         return race(steps, names, train, round_seconds=round_seconds, seconds_left=stages.seconds_left)
 
     def _final_loss(self, stages: Stages, precision: str, seed: int, steps: int) -> RaceTraining:
         stages.doing = f"loss from the same start, seed {seed + 1} in {precision_label(precision)}"
+        training = self._request.training
         request = replace(
-            self.request,
+            training,
             precision=precision,
-            seed=self.request.seed + seed,
+            seed=training.seed + seed,
             steps=steps,
             compile_mode=None,
             interactive=False,
         )
-
-        def poll(training: Training) -> None:
-            self.show(stages, training.view())
-            if self.is_stopped():
-                training.control.ask(StopRequest("interrupted"))
-
-        end = self._train(request, poll)
-        if self.is_stopped() or end.hangs or isinstance(end.error, DeviceLostError):
+        end = self._train(request, stages, asks=False)
+        if self._stop.stop_reason or end.hangs or isinstance(end.error, DeviceLostError):
             return RaceTraining(loss=None)
         newest, is_bad = (
             values[-MEAN_STEPS:] for values in (end.view.loss.recent, end.view.loss.recent_nonfinite)

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,10 @@ from amptui.guest.run_script import Script, plan_script, script_name, spawn
 from amptui.process.followers import LocalFollower
 from amptui.recipe.request import AdviseRequest
 from amptui.records.control import Control, StopRequest
-from amptui.records.run import RunFailed, RunStarted
-from amptui.reports.advise.evidence import Evidence, Exclusion
+from amptui.records.run import RunFailed
+from amptui.reports.advise.evidence import CANDIDATES, Evidence
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.advise.measuring import failure, show_stages
-from amptui.reports.advise.recommendation import Recommendation, candidate_names, recommendation
 from amptui.reports.advise.stages import Stages
 from amptui.reports.bench.measure import slow_float16
 from amptui.reports.bench.progress import Progress
@@ -52,7 +50,7 @@ _NO_RACE = (
 _WATCH = "let amptui.watch() give the loop its autocast and scaler"
 
 
-def advise_script(request: AdviseRequest, stop: Control) -> tuple[Recommendation, AmptuiError | None, bool]:
+def measure_script(request: AdviseRequest, stop: Control) -> tuple[Evidence, AmptuiError | None, bool]:
     """Run the script and measure its training: what was found, what ended it early, and no thread that hangs.
 
     Raises AmptuiError for a script whose precision cannot be switched.
@@ -63,17 +61,16 @@ def advise_script(request: AdviseRequest, stop: Control) -> tuple[Recommendation
         "first step; the script still writes its own files"
     )
     slow = slow_float16() if request.precisions is None else {}  # it takes a second in which a script may end
+    stages = Stages(request.precisions or CANDIDATES, seconds=request.minutes * 60, slow_on_cpu=slow)
     with TemporaryDirectory(prefix="amptui-advise-", ignore_cleanup_errors=True) as scratch:
         folder, patience_seconds = Path(scratch) / script_name(request.script), _HURRIED_SECONDS
         trial = _Trial(plan_script(request.script, folder, observe=False), stop)
         try:
-            evidence, stages, error, names = trial.measure(request, trial.connect(), slow)
+            evidence, error = trial.measure(trial.connect(), stages)
             patience_seconds = _PATIENCE_SECONDS
         finally:
             trial.end(patience_seconds)
-    race = LossRace(steps=0, why_not=_NO_RACE)
-    result = recommendation(request, evidence, names, race, seconds=stages.seconds_spent)
-    return result, error, False
+    return replace(evidence, race=LossRace(steps=0, why_not=_NO_RACE)), error, False
 
 
 class _Trial:
@@ -85,7 +82,7 @@ class _Trial:
         self._session = Session(str(script.folder.path))
         self._client: LocalFollower | None = None
 
-    def connect(self) -> RunStarted:
+    def connect(self) -> LocalFollower:
         """Wait until the run says what it is. Raises AmptuiError if it ends before, or cannot be switched."""
         folder, status = self._script.folder, None
         while (run := self._session.view().run) is None:
@@ -109,28 +106,20 @@ class _Trial:
         if "precision" in run.refuses:
             what = f"{self._name} is only observed: its own loop chooses the precision"
             raise AmptuiError(what, hint=f"{_WATCH} instead of observe(): see demo/guide/own_loop.md")
-        return run
-
-    def measure(
-        self, request: AdviseRequest, run: RunStarted, slow: Mapping[str, str]
-    ) -> tuple[Evidence, Stages, AmptuiError | None, tuple[str, ...]]:
-        """Drive the loop until all is measured, or it ends; ``slow`` is what a CPU leaves out, and why."""
         assert self._client is not None, "it is connected"
-        names, ended = candidate_names(request), self._client.ended
-        unsupported = dict(run.unsupported)
-        if run.device == "cpu" and request.precisions is None:
-            unsupported |= slow
-        left_out = {name: Exclusion("not here", unsupported[name]) for name in names if name in unsupported}
-        stages = Stages([name for name in names if name not in left_out], seconds=request.minutes * 60)
+        return self._client
+
+    def measure(self, client: LocalFollower, stages: Stages) -> tuple[Evidence, AmptuiError | None]:
+        """Drive the loop until all is measured, or it ends."""
         progress = Progress(sys.stderr)
-        while not (stages.over or ended.is_set() or self._stop.stop_reason):
+        while not (stages.over or client.ended.is_set() or self._stop.stop_reason):
             view = self._session.view()
-            stages.look(view, self._client)
+            stages.look(view, client)
             show_stages(progress, stages, view)
             time.sleep(_LOOK_SECONDS)
         progress.clear()
-        view, evidence = self._session.view(), stages.evidence
-        evidence = replace(evidence, view=view, exclusions={**left_out, **evidence.exclusions})
+        view = self._session.view()
+        evidence = replace(stages.evidence, view=view)
         error = failure(evidence)
         if not stages.over and not self._stop.stop_reason:
             # Its process may take seconds to end after its training, on a busy machine.
@@ -141,7 +130,7 @@ class _Trial:
                 error = AmptuiError(f"{self._name}: {view.outcome.error}")
             elif not view.step:
                 error = AmptuiError(f"{self._name} {how_it_ended}", hint="let it train longer")
-        return evidence, stages, error, names
+        return evidence, error
 
     def _ended_words(self, status: int | None) -> str:
         """``ended after 40 steps``, with its status if that is none of success."""

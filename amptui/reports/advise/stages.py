@@ -5,8 +5,9 @@ The run may be a training of a model here or a script with a loop of its own: bo
 
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_findings import has_failed_in_float16, precision_at
@@ -57,7 +58,8 @@ _Script = Generator[None, None, None]
 class Stages:
     """Drives one measurement; :meth:`look` is called with the newest view now and then.
 
-    ``seconds`` are the budget from the first step on, of which the last part is left for the losses.
+    ``seconds`` are the budget from the first step on, of which the last part is left for the losses;
+    ``slow_on_cpu`` is what a CPU leaves out, and why.
     """
 
     def __init__(
@@ -65,9 +67,10 @@ class Stages:
         candidates: Sequence[str],
         *,
         seconds: float,
+        slow_on_cpu: Mapping[str, str] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._candidates = list(candidates)
+        self._candidates, self._slow_on_cpu = list(candidates), slow_on_cpu
         self._seconds, self._clock = seconds, clock
         self._began: float | None = None
         self._view = EMPTY_VIEW
@@ -85,14 +88,9 @@ class Stages:
         """What is measured so far."""
         return replace(self._evidence, view=self._view)
 
-    @property
-    def seconds_spent(self) -> float:
-        """Since the first step."""
-        return 0.0 if self._began is None else self._clock() - self._began
-
     def seconds_left(self, share: float = 1.0) -> float:
-        """Until that part of the budget is used up."""
-        return self._seconds * share - self.seconds_spent
+        """Until that part of the budget is used up, which begins at the first step."""
+        return self._seconds * share - (0.0 if self._began is None else self._clock() - self._began)
 
     def look(self, view: SessionView, asker: Asker) -> None:
         """Note what is known now, and ask for what comes next."""
@@ -111,6 +109,10 @@ class Stages:
     def _run(self) -> _Script:
         while not self._view.step:
             yield
+        run = self._view.run
+        if run is not None and run.device == "cpu":
+            for precision, why in self._slow_on_cpu.items():
+                self._exclude(precision, Exclusion("not here", why))
         yield from self._first_steps()
         if self._evidence.lost_in:
             return

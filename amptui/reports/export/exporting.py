@@ -106,12 +106,6 @@ def write_file(out: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8", errors="replace")
 
 
-def refuse_unwritable(out: Path) -> None:
-    """Raise ``AmptuiError`` now if ``out`` could not be written after a long measurement."""
-    with _replacing(out):
-        pass  # an empty file replaces nothing
-
-
 @contextmanager
 def _replacing(out: Path) -> Iterator[Path]:
     """A temporary file in the folder of ``out``: replaces ``out`` at the end, is removed after an error.

@@ -17,26 +17,23 @@ from amptui.recipe.request import AdviseRequest, TrainRequest
 from amptui.reports.advise.advice import recommend
 from amptui.reports.advise.advice_report import (
     WIDTH,
-    advice_page,
+    Recommendation,
+    cautions,
+    headline,
     report_json,
     report_lines,
+    table_rows,
 )
-from amptui.reports.advise.advise_words import cautions, headline, table_rows
 from amptui.reports.advise.evidence import Candidate, Evidence, Exclusion
 from amptui.reports.advise.loss_race import LossRace
-from amptui.reports.advise.recommendation import (
-    Recommendation,
-    candidate_names,
-    lines_for,
-    train_command,
-)
+from amptui.reports.advise.paste_lines import lines_for, train_command
 from amptui.runs.rundir import default_data_dir
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.view import EMPTY_VIEW
 from tests.golden import Goldens
 from tests.reports.advise.situations import HIGHER_LOSSES, SAME_LOSSES, candidate, finding
 from tests.reports.bench.measurements import amp, measured, timing
-from tests.reports.texts import Reading, json_text, page_words, without_style
+from tests.reports.texts import json_text
 
 NAN = float("nan")
 NAN_LOSSES = (SAME_LOSSES[0], (1.0, float("nan")))
@@ -140,19 +137,18 @@ DIFFERS = replace(differing("bf16"), names={"place": LONG}, precision="bf16")
 
 
 def found(*candidates: Candidate, interrupted: bool = False) -> Recommendation:
-    advice = recommend(candidates)
     timings = (timing("fp32", 0.005), timing("bf16", 0.004, bound="launch"))
     view = measured(amp(1.65, precision="bf16"), amp(1.9), timings=timings).view
     losses = {"fp32": SAME_LOSSES[0], "bf16": SAME_LOSSES[1]}
     return Recommendation(
-        subject="mnist-deep",
-        is_script=False,
-        evidence=Evidence(view=view, missing={"x-ray": "<b>no</b> forward pass"}),
+        request=AdviseRequest(training=TrainRequest(model="mnist-deep"), minutes=1.0, loss_steps=0),
+        evidence=Evidence(
+            view=view,
+            missing={"x-ray": "<b>no</b> forward pass"},
+            race=LossRace(steps=300, finals=losses),
+        ),
         candidates=candidates,
-        advice=advice,
-        race=LossRace(steps=300, finals=losses),
-        lines=lines_for(advice.precision or "fp32", "cuda", command="amptui train mnist-deep"),
-        seconds=12.0,
+        advice=recommend(candidates),
         interrupted=interrupted,
     )
 
@@ -188,22 +184,10 @@ def test_the_command_trains_what_was_measured() -> None:
     assert training(train_command(request, "tf32")) == replace(request.training, precision="tf32")
     plain = replace(request, training=TrainRequest(model="x", data_dir=default_data_dir()))
     assert train_command(plain, "bf16") == "amptui train x --precision bf16"
-    assert candidate_names(request) == ("bf16", "fp16", "fp8", "tf32")
-    assert candidate_names(replace(request, precisions=("fp32", "tf32"))) == ("tf32",)
 
 
 def test_a_report_as_strict_json(goldens: Goldens) -> None:
     goldens.check("reports/advise json", json_text(report_json(three())))
-
-
-def test_a_report_as_a_page_is_self_contained_and_safe_with_any_text(goldens: Goldens) -> None:
-    html = advice_page(three())
-    goldens.check("reports/advise page", page_words(html))
-    goldens.check_digests({"advise page": without_style(html)})
-    reading = Reading(html)
-    assert "script" not in [tag for tag, _ in reading.tags]
-    assert not [name for _, attributes in reading.tags for name in attributes if name in ("src", "href")]
-    assert "<b>no</b> forward pass" in reading.text
 
 
 # ------------------------------------------------------------------------------- the lines to paste

@@ -247,7 +247,7 @@ def test_each_race_ends_as_approved(goldens: Goldens) -> None:
             seconds_left=partial(float, seconds),
             clock=partial(next, count(0.0)),
         )
-        excluded = candidates(Evidence(view=EMPTY_VIEW), ("bf16", "fp16"), result)
+        excluded = candidates(Evidence(view=EMPTY_VIEW, race=result), ("bf16", "fp16"))
         lines += [
             f"== {name}: {result.seeds} seeds; {result.why_not or 'all of it'}",
             f"trained: {'; '.join(f'{precision} {seed} {steps}' for precision, seed, steps in train.made)}",

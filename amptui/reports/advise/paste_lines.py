@@ -1,25 +1,12 @@
-"""The recommendation that follows from what was measured, with the command and the lines to paste."""
+"""What to paste: the command line, or the lines of a training loop, for a precision."""
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from amptui.base.errors import UsageError
 from amptui.base.masking import masked
 from amptui.recipe.request import AdviseRequest, TrainRequest, option_of
 from amptui.records.run import AMP_PRECISIONS
-from amptui.reports.advise import advise_words
-from amptui.reports.advise.advice import Advice, recommend
-from amptui.reports.advise.evidence import (
-    Candidate,
-    Evidence,
-    candidates,
-    has_other_weights,
-)
-from amptui.reports.advise.loss_race import LossRace
-from amptui.reports.advise.stages import BASELINE
 from amptui.runs.rundir import default_data_dir
-from amptui.telemetry.view import SessionView
 
 NAMES: Mapping[str, str] = {
     "pytorch": "PyTorch",
@@ -48,98 +35,6 @@ _ALLOW_TF32 = (
     'torch.backends.cuda.matmul.fp32_precision = "tf32"',
     'torch.backends.cudnn.fp32_precision = "tf32"',
 )
-
-
-_CANDIDATES = ("bf16", "fp16", "fp8", "tf32")
-"""What FP32 is compared with, in this order."""
-
-
-def candidate_names(request: AdviseRequest) -> tuple[str, ...]:
-    """The precisions that are asked about, FP32 not among them. Raises UsageError if there are none."""
-    if request.precisions is None:
-        return _CANDIDATES
-    names = tuple(name for name in request.precisions if name != BASELINE)
-    if not names:
-        raise UsageError(
-            "nothing to compare FP32 with", hint="name one of bf16, fp16, fp8, tf32 with --precisions"
-        )
-    return names
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
-    """Everything that one command has found."""
-
-    subject: str
-    """The model or the script, as it was asked for."""
-    is_script: bool
-    evidence: Evidence
-    candidates: tuple[Candidate, ...]
-    advice: Advice
-    race: LossRace | None
-    lines: Mapping[str, tuple[str, ...]]
-    """What to paste."""
-    seconds: float
-    """What the measurement took, from the first step on."""
-    interrupted: bool = False
-
-    @property
-    def view(self) -> SessionView:
-        """The newest view."""
-        return self.evidence.view
-
-    @property
-    def missing(self) -> list[str]:
-        """What was not measured, each with its reason."""
-        return list(advise_words.not_measured(self.candidates, self.evidence.missing, self.race))
-
-    @property
-    def how_measured(self) -> list[str]:
-        """What the numbers are of."""
-        return list(advise_words.how_measured(self.view.compared, self.race))
-
-    @property
-    def notes(self) -> list[tuple[str, str]]:
-        """What stands below the headline: a label and a sentence each."""
-        labelled = [
-            ("why", advise_words.reasons(self.advice, self.view)),
-            ("look out", advise_words.cautions(self.advice, self.candidates, self.view)),
-        ]
-        return [(label, text) for label, texts in labelled for text in dict.fromkeys(texts)]
-
-
-def recommendation(
-    request: AdviseRequest,
-    evidence: Evidence,
-    precisions: tuple[str, ...],
-    race: LossRace | None,
-    *,
-    seconds: float,
-) -> Recommendation:
-    """What follows from the evidence."""
-    options = candidates(evidence, precisions, race)
-    advice = recommend(options, other_weights=has_other_weights(evidence.view))
-    run, compiles = evidence.view.run, request.training.compile_mode is not None
-    lines: Mapping[str, tuple[str, ...]] = {}
-    if advice.precision is not None and run is not None:
-        lines = lines_for(
-            advice.precision,
-            run.device.partition(":")[0],
-            command="" if request.script else train_command(request, advice.precision),
-            clip_norm=request.training.clip_norm,
-            compiles=compiles,
-        )
-    return Recommendation(
-        subject=request.script[0] if request.script else request.training.model,
-        is_script=bool(request.script),
-        evidence=evidence,
-        candidates=options,
-        advice=advice,
-        race=race,
-        lines=lines,
-        seconds=seconds,
-    )
-
 
 _OPTIONS = (
     *("batch_size", "accumulate", "learning_rate", "clip_norm", "seed", "device", "data", "workers"),
