@@ -164,11 +164,10 @@ def failure(evidence: Evidence) -> AmptuiError | None:
 
 
 def show_stages(progress: Progress, stages: Stages, view: SessionView) -> None:
-    """Rewrite the line on a terminal; elsewhere write only what the run warns of before its steps."""
+    """Show how far it is, and what the run warns of before its steps."""
     if view.step == 0 and not stages.over:
-        progress.tell_warnings(view)
-    if progress.on_terminal:
-        progress.show(progress_words(stages, view))
+        progress.warn(view)
+    progress.show(progress_words(stages, view))
 
 
 def progress_words(stages: Stages, view: SessionView) -> str:

@@ -1,25 +1,27 @@
 """Measures a model's precisions in alternation, each batch size in a new training of the same process."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from amptui.base import strictjson
-from amptui.base.errors import AmptuiError, DataError, DeviceError, DeviceLostError, UsageError
+from amptui.base.errors import DataError, DeviceError, DeviceLostError, UsageError
 from amptui.base.prompt import complain, put, say
+from amptui.diagnosis.activity import phase_words
 from amptui.loops.worker import torch_failed
 from amptui.monitor.ab_test import MAX_ROUNDS
 from amptui.process.plain_lines import stdout_of
 from amptui.process.stop_signals import StopSignals
 from amptui.process.training import Training, leave_at_once, measure_training
-from amptui.recipe.request import BenchRequest, ModelSpec, TrainRequest, parse_model
+from amptui.recipe.request import BenchRequest, TrainRequest, parse_model
 from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
 from amptui.records.run import PRECISIONS, is_emulated
-from amptui.reports.bench.progress import Progress
-from amptui.reports.bench.results import Bench, Measured, report_json, report_lines
+from amptui.reports.bench.progress import Progress, comparison_parts
+from amptui.reports.bench.results import Bench, Measured, Plan, report_json, report_lines
+from amptui.telemetry.view import SessionView
 
 if TYPE_CHECKING:
     import torch
@@ -32,14 +34,6 @@ SLOW = 2.0
 """If float16 is slower than float32 by this factor, it is measured only if asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Which precisions run, the baseline first, and why the others do not."""
-
-    precisions: tuple[str, ...]
-    left_out: Mapping[str, str]
-
-
 def bench(request: BenchRequest, *, json: bool) -> int:
     """Measure, print the results, and return the exit status.
 
@@ -48,7 +42,7 @@ def bench(request: BenchRequest, *, json: bool) -> int:
     standard error. Raises ``UsageError`` and ``DeviceError`` for what is not there.
     """
     training, spec = request.training, parse_model(request.training.model)
-    stop, trials = Control(), list[_Trial]()
+    stop, sizes = Control(), list[Measured]()
     with stdout_of(json=json) as out, StopSignals(stop.ask) as signals:
         compiles = training.compile_mode is not None
         plan = plan_precisions(
@@ -61,49 +55,102 @@ def bench(request: BenchRequest, *, json: bool) -> int:
                 folder = request.run_dir or Path(scratch)
                 if len(request.batch_sizes) > 1:
                     folder /= f"batch-{batch_size}"
-                trials.append(_Trial(plan, compiles, Progress(sys.stderr if json else sys.stdout), stop))
-                trials[-1].run(_training(request, plan, batch_size), spec, folder)
+                progress = Progress(sys.stderr if json else sys.stdout)
+                sizes.append(_measure(request, plan, batch_size, folder, progress, stop))
                 # Lack of memory or data does not end the list.
-                if trials[-1].hangs or not isinstance(trials[-1].error, DeviceError | DataError | None):
+                if sizes[-1].hangs or not isinstance(sizes[-1].error, DeviceError | DataError | None):
                     break
-        left_out = dict(plan.left_out)
-        for trial in trials:
-            left_out |= trial.left_out
         result = Bench(
             model=spec.text,
             request=request,
-            left_out=left_out,
-            sizes=tuple(trial.measured for trial in trials),
+            plan=plan,
+            sizes=tuple(sizes),
             interrupted=signals.received is not None,
         )
         if json:
             put(strictjson.line(report_json(result)), out)
         else:
             say(*report_lines(result), out=out)
-    status = next((trial.error.exit_status for trial in trials if trial.error is not None), 1)
-    if any(trial.error is None and trial.measured.rows for trial in trials):
+    status = next((size.error.exit_status for size in sizes if size.error is not None), 1)
+    if any(size.error is None and size.rows for size in sizes):
         status = 0
     if signals.received:
         status = 128 + signals.received
-    if any(trial.hangs or isinstance(trial.error, DeviceLostError) for trial in trials):
+    if any(size.hangs or isinstance(size.error, DeviceLostError) for size in sizes):
         leave_at_once(status or 1)
     return status
 
 
-def _training(request: BenchRequest, plan: Plan, batch_size: int | None) -> TrainRequest:
-    """What trains for one batch size, longer than the comparison takes."""
-    training = request.training
-    sides = len(plan.precisions) * (1 if training.compile_mode is None else 2)
-    return replace(
-        training,
-        precision=plan.precisions[0],
-        batch_size=batch_size,
-        min_steps=(request.rounds or MAX_ROUNDS) * sides * MAX_BLOCK_STEPS,
-        interactive=False,
-        probes=False,
-        max_rounds=request.rounds,
-        validation=False,
+def _measure(
+    request: BenchRequest,
+    plan: Plan,
+    batch_size: int | None,
+    folder: Path,
+    progress: Progress,
+    stop: Control,
+) -> Measured:
+    """Train until the planned precisions are compared, or until it is asked to stop; complain of its error.
+
+    The comparison is asked for once the model is built: only then is it known whether it has a layer for FP8.
+    Until then the training pauses before its first step: it has no more than the comparison takes.
+    """
+    compiles, has_asked = request.training.compile_mode is not None, False
+    too_few: UsageError | None = None
+
+    def poll(training: Training) -> None:
+        nonlocal too_few, has_asked
+        view, ask = training.view(), training.control.ask
+        if view.run is not None and not has_asked:
+            has_asked, able = True, plan.without(view.run.unsupported)
+            too_few = nothing_to_compare(able, compiles=compiles)
+            if too_few is None:
+                ask(ComparisonRequest(able.precisions, eager=compiles))
+            else:
+                ask(StopRequest("nothing to compare"))
+            ask(PauseRequest(paused=False))
+        progress.warn(view)
+        progress.show(_progress_words(view))
+        if stop.stop_reason:
+            ask(StopRequest(stop.stop_reason))
+        elif view.compared is not None and view.compared.over:
+            ask(StopRequest("compared"))
+
+    sides = len(plan.precisions) * (2 if compiles else 1)
+    end = measure_training(
+        replace(
+            request.training,
+            precision=plan.precisions[0],
+            batch_size=batch_size,
+            min_steps=(request.rounds or MAX_ROUNDS) * sides * MAX_BLOCK_STEPS,
+            interactive=False,
+            probes=False,
+            max_rounds=request.rounds,
+            validation=False,
+        ),
+        parse_model(request.training.model),
+        folder,
+        begin=lambda training: training.control.ask(PauseRequest(paused=True)),
+        poll=poll,
+        hurried=lambda: stop.stop_reason is not None,
     )
+    progress.clear()
+    view, error = end.view, end.error or too_few
+    if error is not None:
+        complain(f"batch {batch_size}: {error}" if batch_size is not None else str(error))
+    if view.run is not None:
+        batch_size = view.run.batch_size
+    return Measured(batch_size=batch_size, view=view, error=error, hangs=end.hangs)
+
+
+def _progress_words(view: SessionView) -> str:
+    """``batch 256  round  3 of at most 24  AMP bf16 1.61× (1.55 to 1.68)``; before that the phase."""
+    compared = view.compared
+    if compared is None or view.step == 0:
+        return phase_words(view.phase)
+    if compared.over:
+        return ""
+    batch = [f"batch {view.run.batch_size}"] if view.run is not None and view.run.batch_size else []
+    return "  ".join([*batch, *comparison_parts(compared)])
 
 
 def plan_precisions(
@@ -130,7 +177,7 @@ def plan_precisions(
         left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | slow_float16()
     precisions = tuple(dict.fromkeys(worth))
     precisions = tuple(name for name in precisions if name not in left_out)
-    plan = Plan(precisions=precisions, left_out=left_out)
+    plan = Plan(precisions, left_out)
     if (error := nothing_to_compare(plan, compiles=compiles)) is not None:
         raise error
     return plan
@@ -167,68 +214,3 @@ def slow_float16() -> dict[str, str]:
         return {}
     slower = f"takes {times:.0f} times as long as a float32 one on this CPU"
     return {"fp16": f"a float16 matrix product {slower}; use --precisions to include it"}
-
-
-class _Trial:
-    """One training, which runs until the planned precisions are compared, or until it is asked to stop.
-
-    The comparison is asked for once the model is built: only then is it known whether it has a layer for FP8.
-    Until then the training pauses before its first step: it has no more than the comparison takes.
-    """
-
-    measured: Measured
-    """The result."""
-
-    def __init__(self, plan: Plan, compiles: bool, progress: Progress, stop: Control) -> None:
-        self.error: AmptuiError | None = None
-        """What ended it early."""
-        self.left_out: dict[str, str] = {}
-        """The planned precisions that this model cannot run, each with the reason."""
-        self.hangs = False
-        """The trainer did not stop when asked: this process can measure no more."""
-        self._plan, self._compiles, self._progress, self._stop = plan, compiles, progress, stop
-        self._has_asked = False
-
-    def run(self, request: TrainRequest, spec: ModelSpec, folder: Path) -> None:
-        """Train like any run; complain of what ended it early."""
-        end = measure_training(
-            request,
-            spec,
-            folder,
-            begin=lambda training: training.control.ask(PauseRequest(paused=True)),
-            poll=self._poll,
-            hurried=lambda: self._stop.stop_reason is not None,
-        )
-        self._progress.clear()
-        view, self.hangs = end.view, end.hangs
-        self.error = end.error or self.error
-        self.measured = Measured(
-            batch_size=view.run.batch_size if view.run is not None else request.batch_size,
-            view=view,
-            error=str(self.error or ""),
-        )
-        if self.error is not None:
-            batch = f"batch {request.batch_size}: " if request.batch_size is not None else ""
-            complain(f"{batch}{self.error}")
-
-    def _poll(self, training: Training) -> None:
-        view = training.view()
-        if view.run is not None and not self._has_asked:
-            planned, unsupported = self._plan.precisions, view.run.unsupported
-            self.left_out = {name: unsupported[name] for name in planned if name in unsupported}
-            self._plan = Plan(
-                precisions=tuple(name for name in planned if name not in self.left_out),
-                left_out={**self._plan.left_out, **self.left_out},
-            )
-            self.error = nothing_to_compare(self._plan, compiles=self._compiles)
-            self._has_asked = True
-            if self.error is not None:
-                training.control.ask(StopRequest("nothing to compare"))
-            else:
-                training.control.ask(ComparisonRequest(self._plan.precisions, eager=self._compiles))
-            training.control.ask(PauseRequest(paused=False))
-        self._progress.update(view)
-        if self._stop.stop_reason:
-            training.control.ask(StopRequest(self._stop.stop_reason))
-        elif view.compared is not None and view.compared.over:
-            training.control.ask(StopRequest("compared"))

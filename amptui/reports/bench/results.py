@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from amptui.base import units
+from amptui.base.errors import AmptuiError
 from amptui.base.table import Column, table_lines
 from amptui.diagnosis.event_words import float8_details, float8_layers
 from amptui.diagnosis.finding_fields import ratio_words
@@ -24,7 +25,7 @@ from amptui.records.run import (
 from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.timing import judge_gain, judge_limit, judge_step_time
-from amptui.telemetry.view import PrecisionFlops, PrecisionTiming, SessionView
+from amptui.telemetry.view import PrecisionFlops, SessionView
 
 _ENDINGS = {
     "narrow": "all intervals are narrow",
@@ -37,6 +38,19 @@ _MAX_LEFT_OUT = 3
 """Layers outside float8 that are named; the JSON object has all that the record has."""
 
 
+class Plan(NamedTuple):
+    """Which precisions run, the baseline first, and why the others do not."""
+
+    precisions: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+    def without(self, unsupported: Mapping[str, str]) -> "Plan":
+        """The plan for a model that does not support these, each with the reason."""
+        left_out = {name: unsupported[name] for name in self.precisions if name in unsupported}
+        able = tuple(name for name in self.precisions if name not in left_out)
+        return Plan(able, {**self.left_out, **left_out})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """The result of one batch size."""
@@ -44,8 +58,10 @@ class Measured:
     batch_size: int | None
     """None if the training failed before it was known."""
     view: SessionView
-    error: str
-    """What ended it early; empty if nothing did."""
+    error: AmptuiError | None = None
+    """What ended it early."""
+    hangs: bool = False
+    """The trainer did not stop when asked: this process can measure no more."""
 
     @property
     def compile_seconds(self) -> Mapping[str, float]:
@@ -73,14 +89,7 @@ class Measured:
 
         If sizes are mixed, at the speed of the steps of the counted size: the comparison's time is of all.
         """
-        flops = next(
-            (
-                precision_flops
-                for precision_flops in self.view.flops
-                if precision_flops.counted.precision == row.precision
-            ),
-            None,
-        )
+        flops = next((one for one in self.view.flops if one.counted.precision == row.precision), None)
         if flops is None or flops.other_sizes:
             return flops
         return flops_now(flops.counted, row.step_seconds, self.view.run)
@@ -103,7 +112,7 @@ class Measured:
         sentences = [] if both else [*map(explained_words, little_memory(self.view))]
         rows = [row for row in self.rows if not both or row.precision.endswith(EAGER_SUFFIX)]
         low = [row for row in rows if base_precision(row.precision) in LOW_PRECISIONS]
-        little = [row for row in low if self.gains_little(row)]
+        little = [row for row in low if row.speedup is not None and row.speedup < 1 + LITTLE_SPEED]
         if not little or self.view.compared is None:
             return sentences
         names = {row.precision for row in rows}
@@ -119,9 +128,10 @@ class Measured:
             others = [timings[row.precision] for row in little if row.precision in timings]
             beside = [judge_step_time(baseline, other) for other in others]
             slower = [long_words(step_time) for step_time in beside if step_time.state == "longer"]
+            gain = judge_gain(baseline, self.view.timings, self.view.comparison)
             # Nobody asks what a slower precision could gain at most.
             sentences += slower or [
-                *([] if limits[baseline].state in ("input", "launch") else [self.limit_of(baseline)]),
+                *([] if limits[baseline].state in ("input", "launch") else [long_words(gain)]),
                 *(long_words(step_time) for step_time in beside if step_time.numbers),
             ]
         labels = " and ".join(precision_label(row.precision) for row in little)
@@ -132,14 +142,6 @@ class Measured:
         unknown = f"{labels} {verb}, and no measurement shows why; see `amptui doctor`"
         return [text for text in dict.fromkeys(sentences) if text] or [unknown]
 
-    def gains_little(self, row: PrecisionMeasured) -> bool:
-        """Whether it is hardly faster than the baseline."""
-        return row.speedup is not None and row.speedup < 1 + LITTLE_SPEED
-
-    def limit_of(self, timing: PrecisionTiming) -> str:
-        """The most that another precision can gain over this one."""
-        return long_words(judge_gain(timing, self.view.timings, self.view.comparison))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
@@ -148,10 +150,16 @@ class Bench:
     model: str
     """The request."""
     request: BenchRequest
-    left_out: Mapping[str, str]
-    """The precisions that did not run, each with the reason."""
+    plan: Plan
     sizes: tuple[Measured, ...]
     interrupted: bool
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """The precisions that did not run, each with the reason."""
+        runs = (size.view.run for size in self.sizes)
+        unsupported = (self.plan.without(run.unsupported).left_out for run in runs if run is not None)
+        return next(unsupported, self.plan.left_out)
 
     @property
     def run(self) -> RunStarted | None:
@@ -312,6 +320,6 @@ def _size_json(size: Measured, compile_mode: str | None) -> dict[str, Any]:
             row.precision: row.joules_per_1000_samples for row in size.view.comparison.rows
         },
         "failed": size.failed,
-        "error": size.error or None,
+        "error": None if size.error is None else str(size.error),
         **({} if compile_mode is None else compiling),
     }

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+from amptui.base.errors import AmptuiError
 from amptui.recipe.request import BenchRequest, TrainRequest
 from amptui.records.findings import PhaseSeconds, PrecisionMeasured
-from amptui.reports.bench.results import Bench, Measured
+from amptui.reports.bench.results import Bench, Measured, Plan
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from tests.builders import make_started
 from tests.telemetry import record_samples as samples
@@ -47,7 +48,7 @@ def amp(speedup: float = 1.6, **changes: Any) -> PrecisionMeasured:
 def measured(
     *rows: PrecisionMeasured,
     batch_size: int = 256,
-    error: str = "",
+    error: AmptuiError | None = None,
     **view: Any,
 ) -> Measured:
     compared = samples.compared(900, rows=(BASELINE, *rows))
@@ -61,7 +62,7 @@ def measured(
 
 def bench(*sizes: Measured, model: str = "mnist-deep", **training: Any) -> Bench:
     request = BenchRequest(training=TrainRequest(model=model, **training))
-    return Bench(model=model, request=request, left_out={}, sizes=sizes, interrupted=False)
+    return Bench(model=model, request=request, plan=Plan((), {}), sizes=sizes, interrupted=False)
 
 
 def timing(precision: str, forward: float, bound: str = "compute") -> PrecisionTiming:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from amptui.base.errors import AmptuiError
 from amptui.records.findings import ModelCompiled, PairCompared, PrecisionMeasured
-from amptui.records.run import PhaseChanged
+from amptui.records.run import Note
 from amptui.reports.bench.progress import Progress
-from amptui.reports.bench.results import Bench, Measured, report_json, report_lines
+from amptui.reports.bench.results import Bench, Measured, Plan, report_json, report_lines
 from amptui.telemetry.events import event_of
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import Comparison, SessionView
@@ -105,13 +106,17 @@ REPORTS: dict[str, Callable[[], Bench]] = {
     "slower": lambda: bench(measured(amp(0.9))),
     "slower or not": lambda: bench(measured(replace(amp(0.97), speedup_low=0.7, speedup_high=1.3))),
     "one failed": lambda: bench(changed(measured(amp()), failed={"bf16": "no kernel for bfloat16"})),
-    "left out": lambda: replace(bench(measured(amp())), left_out={"tf32": "no TF32 here"}, interrupted=True),
+    "left out": lambda: replace(
+        bench(measured(amp())), plan=Plan((), {"tf32": "no TF32 here"}), interrupted=True
+    ),
     "three sizes, the last too large": lambda: bench(
         measured(amp(0.5), batch_size=32),
         measured(amp(2.0), batch_size=1024),
-        measured(batch_size=2048, error="no memory left", compared=None),
+        measured(batch_size=2048, error=AmptuiError("no memory left"), compared=None),
     ),
-    "nothing measured": lambda: bench(Measured(batch_size=None, view=SessionView(), error="no such layer")),
+    "nothing measured": lambda: bench(
+        Measured(batch_size=None, view=SessionView(), error=AmptuiError("no such layer"))
+    ),
     "NaN and no peak": lambda: bench(measured(amp(last_loss=NAN, peak_allocated_bytes=None))),
     "launch-bound": lambda: bench(measured(amp(1.5), timings=LAUNCH_BOUND)),
     "unknown bound": lambda: bench(measured(amp(), timings=(timing("fp32", 0.005, bound="unknown"),))),
@@ -152,10 +157,10 @@ def test_progress_stays_in_its_line(on_terminal: bool, monkeypatch: pytest.Monke
     monkeypatch.setenv("COLUMNS", "40")
     out = Stream()
     progress = Progress(out)
-    for text in (*poison.STEERING, poison.FORGED, "漢字" * 30):
-        phase = PhaseChanged(time=0.0, phase="data", detail=f"{text} 漢字{text * 9}")
-        progress.update(SessionView(phase=phase))
-        progress.line(text)
+    for number, text in enumerate((*poison.STEERING, poison.FORGED, "漢字" * 30), 1):
+        progress.show(f"data {text} 漢字{text * 9}")
+        note = event_of(Note(time=0.0, severity="warning", text=text))
+        progress.warn(SessionView(events=(replace(note, number=number),)))
     written = out.getvalue()
     if on_terminal:
         rewritten = re.findall("\r([^\r\n]+)\x1b\\[K", written)
