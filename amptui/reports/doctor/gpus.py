@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from amptui.base.units import bytes_of, counted, number_of_bytes
 from amptui.device.nvml import Absence, NullProbe, open_probe
 from amptui.records.samples import GpuSample
-from amptui.reports.doctor.report import Check, broken, fact, fine, one_line, poor
+from amptui.reports.doctor.check import Check, broken, fact, fine, one_line, poor
 
 if TYPE_CHECKING:
     from amptui.device.accelerator import Properties

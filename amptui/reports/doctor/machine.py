@@ -3,17 +3,17 @@
 import importlib
 import os
 import platform
-import re
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 from amptui.base.cores import Cores, memory_limit, read_cores
 from amptui.base.units import bytes_of, counted, number_of_bytes
 from amptui.base.version import __version__
-from amptui.reports.doctor.report import Check, broken, fact, fine, one_line, poor
+from amptui.reports.doctor.check import Check, broken, fact, fine, one_line, poor
 
 _MIN_MEMORY_BYTES = 2 * 2**30
 """Enough for torch and a small model: a process with CUDA loaded takes 1 to 2 GiB."""
@@ -29,28 +29,13 @@ _MIN_FREE_BYTES = 2**30
 
 
 def software_checks() -> list[Check]:
-    """One line with all versions, each package that is missing or too old, and a real import of torch."""
-    needed = requirements()
-    versions = {name: installed(name) for name in needed}
-    packages = (f"{name} {version}" for name, version in versions.items() if version)
-    text = ", ".join([f"amptui {__version__}", f"Python {platform.python_version()}", *packages])
-    checks = (check_package(name, versions[name], least) for name, least in needed.items())
-    return [fact("amptui", text), *filter(None, checks), check_torch_loads()]
-
-
-def requirements() -> dict[str, tuple[int, ...]]:
-    """The packages that amptui depends on, and the oldest version of each that it supports."""
-    lines = (line for line in metadata.requires("amptui") or () if "extra ==" not in line)
-    matches = (re.match(r"([\w.-]+).*?>=([\d.]+)", line) for line in lines)
-    return {match[1]: release(match[2]) for match in matches if match}
-
-
-def check_package(name: str, version: str | None, least: tuple[int, ...]) -> Check | None:
-    """The problem with package ``name``, installed in ``version``; None if that is ``least`` or newer."""
-    if version is not None and release(version) >= least:
-        return None
-    text = f"{name} is not installed" if version is None else f"{name} {version} is too old"
-    return broken(name, text, f"pip install '{name}>={'.'.join(map(str, least))}'")
+    """One line with the versions that matter, and a real import of torch."""
+    packages = ["torch", "torchvision", "numpy", "textual", "nvidia-ml-py"]
+    versions = [f"Python {platform.python_version()}"]
+    for package in packages:
+        with suppress(metadata.PackageNotFoundError):
+            versions.append(f"{package} {metadata.version(package)}")
+    return [fact("amptui", ", ".join([f"amptui {__version__}", *versions])), check_torch_loads()]
 
 
 def check_torch_loads() -> Check:
@@ -74,20 +59,6 @@ def compile_checks() -> list[Check]:
     if missing is None:
         return [fine("compile", "torch.compile finds its compiler")]
     return [fact("compile", f"--compile does not work here: {missing.what}", missing.hint)]
-
-
-def installed(name: str) -> str | None:
-    """The version of a package; None if it is not installed."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def release(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: ``2.15.0+cu132`` is (2, 15, 0)."""
-    match = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 # ----------------------------------------------------------------------------- cores and memory

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from amptui.diagnosis.finding_fields import interval_ends, times_speed
 from amptui.monitor.ab_test import MIN_PAIRS, Ratio, paired_ratio
 from amptui.records.run import FP8_PRECISIONS
+from amptui.reports.doctor.check import Check, fact, fine, one_line, poor
 from amptui.reports.doctor.gpus import read_gpus
-from amptui.reports.doctor.report import Check, fact, fine, one_line, poor
 
 if TYPE_CHECKING:
     import torch

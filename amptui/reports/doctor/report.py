@@ -1,6 +1,5 @@
 """Runs the checks, prints them with their hints or as JSON lines, and says whether training works here."""
 
-import importlib
 import os
 import shutil
 import sys
@@ -8,15 +7,14 @@ import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple
+from dataclasses import asdict
 
 from amptui.base import strictjson
 from amptui.base.prompt import put
 from amptui.base.text import ASCII_REPLACEMENTS, printable
 from amptui.base.units import counted
-
-Kind = Literal["good", "info", "warning", "error"]
+from amptui.reports.doctor import gpus, machine, precisions
+from amptui.reports.doctor.check import Check, Kind, one_line, poor
 
 _SIGNS: dict[Kind, str] = {"good": "✔", "info": "·", "warning": "⚠", "error": "✖"}
 
@@ -26,79 +24,19 @@ _COLOURS: dict[Kind, str] = {"good": "\x1b[32m", "info": "", "warning": "\x1b[95
 _WIDEST = 110
 """Columns of a line at most: longer lines are hard to read."""
 
+Section = tuple[str, bool, Callable[[], Iterable[Check]]]
+"""A title, whether the checks need torch, and the checks, run on demand."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One line of the report.
-
-    ``good``: as it should be. ``info``: a fact, neither good nor bad. ``warning``: a problem, in spite of
-    which training works. ``error``: training with default options fails.
-    """
-
-    name: str
-    """What was checked; the same on every machine and whatever the result: ``cuda``."""
-    severity: Kind
-    text: str
-    hint: str = ""
-    """A hint what to do about it; every warning and error has one."""
-
-
-def fine(name: str, text: str) -> Check:
-    """A check that found what training needs."""
-    return Check(name=name, severity="good", text=text)
-
-
-def fact(name: str, text: str, hint: str = "") -> Check:
-    """What a user may want to know of this machine, and could change."""
-    return Check(name=name, severity="info", text=text, hint=hint)
-
-
-def poor(name: str, text: str, hint: str) -> Check:
-    """A check that found a problem; training works in spite of it."""
-    return Check(name=name, severity="warning", text=text, hint=hint)
-
-
-def broken(name: str, text: str, hint: str) -> Check:
-    """A check that found why training cannot run."""
-    return Check(name=name, severity="error", text=text, hint=hint)
-
-
-def one_line(text: object) -> str:
-    """The first line of ``text`` that is not blank: libraries usually say what matters first."""
-    return next((line.strip() for line in str(text).splitlines() if line.strip()), "")
-
-
-class Section(NamedTuple):
-    """Checks that belong together, run on demand."""
-
-    title: str
-    checks: Callable[[], Iterable[Check]]
-    needs_torch: bool = False
-
-
-def _late(name: str) -> Callable[[], Iterable[Check]]:
-    """The checks ``module.function``, imported when run: if one module fails to import, others still run."""
-    module, _, function = name.partition(".")
-
-    def run() -> Iterable[Check]:
-        checks: Iterable[Check] = getattr(
-            importlib.import_module(f"amptui.reports.doctor.{module}"), function
-        )()
-        return checks
-
-    return run
-
-
-SECTIONS = (
-    Section("software", _late("machine.software_checks")),
-    Section("software", _late("machine.compile_checks"), needs_torch=True),
-    Section("CUDA", _late("gpus.cuda_checks"), needs_torch=True),
-    Section("GPUs", _late("gpus.gpu_checks"), needs_torch=True),
-    Section("precisions", _late("precisions.precision_checks"), needs_torch=True),
-    Section("processors and memory", _late("machine.machine_checks")),
-    Section("processors and memory", _late("machine.thread_checks"), needs_torch=True),
-    Section("terminal", _late("machine.terminal_checks")),
-    Section("folders", _late("machine.storage_checks")),
+SECTIONS: Sequence[Section] = (
+    ("software", False, machine.software_checks),
+    ("software", True, machine.compile_checks),
+    ("CUDA", True, gpus.cuda_checks),
+    ("GPUs", True, gpus.gpu_checks),
+    ("precisions", True, precisions.precision_checks),
+    ("processors and memory", False, machine.machine_checks),
+    ("processors and memory", True, machine.thread_checks),
+    ("terminal", False, machine.terminal_checks),
+    ("folders", False, machine.storage_checks),
 )
 """What to check, each after what it depends on."""
 
@@ -142,7 +80,7 @@ def doctor(*, json: bool = False) -> int:
 def examine(sections: Iterable[Section]) -> Iterator[tuple[str, Check]]:
     """Every check with its section's title; without those that need torch if it cannot be imported."""
     torch_loads = True
-    for title, checks, needs_torch in sections:
+    for title, needs_torch, checks in sections:
         if needs_torch and not torch_loads:
             continue
         try:
