@@ -14,8 +14,9 @@ from amptui.loops.description import describe_run
 from amptui.loops.setup import Prepared
 from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable
+from amptui.monitor.divergence_guard import MIN_LOSS_SCALE
 from amptui.records.control import Control, PauseRequest, PrecisionRequest, TraceRequest, XRayRequest
-from amptui.records.run import PauseChanged, Record
+from amptui.records.run import LossScaleChanged, PauseChanged, Record
 from amptui.telemetry.events import Event
 from amptui.telemetry.finding import FindingReported
 from amptui.telemetry.health import judge_trace, judge_xray
@@ -122,7 +123,8 @@ def test_at_the_floor_a_person_is_told_why_the_run_pauses_and_goes_on(choice: st
     view = view_of(*log)
     assert (view.precision, view.pause_reason) == (choice or "fp16", "")
     assert not choice or learned(log) > 0.2
-    assert prepared.scaler.get_scale() > 0
+    if not choice:  # at the floor it is held
+        assert prepared.scaler.get_scale() == MIN_LOSS_SCALE / 2 == log.of(LossScaleChanged)[-1].current
     assert all(parameter.isfinite().all() for parameter in prepared.model.parameters())
 
 
@@ -141,6 +143,7 @@ def test_a_forward_overflow_is_no_matter_of_the_scale_and_names_its_first_module
     assert f"in the output of {module} (" in event_text(skips)
     assert view.numerics.scaler.state == "overflowed"
     assert view.numerics.trace is not None
+    assert all(math.isfinite(near.largest) for near in view.numerics.trace.nearest)
     words = long_words(judge_trace(view.numerics.trace))
     assert f"the output of {module} (" in words
     assert "FP32" in words

@@ -18,6 +18,7 @@ from amptui.records.control import Control, PauseRequest, StopRequest
 from amptui.records.findings import ModulesTraced
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import NonFinite, PauseChanged, Record
+from amptui.telemetry.health import judge_trace
 from tests.tiny import Log, Spoiled, Tiny, losses, prepare, resume, train
 
 WITHIN_STEPS = 10
@@ -36,7 +37,10 @@ def test_a_non_interactive_run_fails_within_ten_steps_and_names_the_checkpoint(
         train(prepare(Spoiled(at=at), precision=precision), log, checkpoints=folder)
     assert at < len(losses(log)) <= at + WITHIN_STEPS
     assert next(r.step for r in log.of(NonFinite) if r.what == "loss") == at
-    assert log.of(ModulesTraced)
+    trace = log.of(ModulesTraced)[0]
+    assert (trace.step > at, trace.first, trace.nearest) == (True, None, ())
+    assert "4.weight" in trace.lost
+    assert judge_trace(trace).state == "weights lost"
     written = checkpoints(folder)
     if written:
         assert f"{written[0].name}: amptui train --resume" in failed.value.hint

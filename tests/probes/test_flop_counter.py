@@ -231,26 +231,6 @@ def test_a_compiled_model_is_counted_by_the_x_ray_and_in_no_step() -> None:
     torch.compiler.reset()
 
 
-class Attentive(Tiny):
-    def build_model(self) -> nn.Module:
-        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
-        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        return nn.Sequential(nn.Flatten(2), nn.LazyLinear(16), encoder, nn.Flatten(), nn.LazyLinear(4))
-
-
-@pytest.mark.torch
-def test_it_counts_what_torch_counts() -> None:
-    from torch.utils.flop_counter import FlopCounterMode
-
-    (counted_flops,) = log_of(prepare(Attentive(), steps=1)).of(FlopsCounted)
-    again = prepare(Attentive(), steps=1)
-    inputs, targets = next(again.training.epoch(1))
-    with FlopCounterMode(display=False) as counter:
-        functional.cross_entropy(again.model.train()(inputs), targets).backward()
-    assert counted_flops.flops == counter.get_total_flops() > 0
-    assert (counted_flops.step, counted_flops.uncounted) == (1, ())
-
-
 @pytest.mark.parametrize("probes", [True, False])
 def test_each_precision_is_counted_once_in_its_first_step_a_warm_up_step(probes: bool) -> None:
     """Without probes, as in a benchmark, too."""

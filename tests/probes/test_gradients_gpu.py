@@ -1,7 +1,6 @@
 """What the probes of gradients say on a GPU is what they say on a CPU, and the host waits for nothing."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,13 +16,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
 ]
-
-
-@pytest.fixture
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def gradients() -> list[Tensor | None]:
@@ -63,8 +55,13 @@ def test_health_is_the_same(bad: dict[int, float]) -> None:
     assert measured_health.largest == pytest.approx(expected.largest, nan_ok=True)
 
 
-def same_windows(factor: float) -> None:
+@pytest.mark.parametrize(("factor", "deterministic"), [(1.0, False), (0.3, False), (65536.0, True)])
+def test_windows_are_the_same_and_counted_in_deterministic_mode_too(
+    factor: float, deterministic: bool, request: pytest.FixtureRequest
+) -> None:
     """The same counts; squares as closely as sums in another order may be."""
+    request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
+    torch.use_deterministic_algorithms(deterministic)
     windows: list[Any] = []
     for device in ("cpu", "cuda"):
         probe = Float16WindowProbe(GradientProbe(model_with_gradients(gradients(), device)))
@@ -82,13 +79,3 @@ def same_windows(factor: float) -> None:
         assert gpu.squares == pytest.approx(cpu.squares, rel=1e-3)
         assert gpu.flushed_squares == pytest.approx(cpu.flushed_squares, rel=1e-3)
         assert gpu.subnormal_squares == pytest.approx(cpu.subnormal_squares, rel=1e-3)
-
-
-@pytest.mark.parametrize("factor", [1.0, 65536.0, 0.3])
-def test_windows_are_the_same(factor: float) -> None:
-    same_windows(factor)
-
-
-@pytest.mark.usefixtures("deterministic")
-def test_windows_are_counted_in_deterministic_mode_too() -> None:
-    same_windows(65536.0)

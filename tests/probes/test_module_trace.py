@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
@@ -10,11 +10,8 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.utils.checkpoint import checkpoint
 
-from amptui.base.errors import ExperimentError
 from amptui.probes.module_trace import ModuleTrace
 from amptui.records.findings import ModuleRange, ModulesTraced
-from amptui.telemetry.health import judge_trace
-from tests.tiny import Log, Tiny, prepare, train
 
 
 def record_of(trace: ModuleTrace, row: Sequence[float] | None = None) -> ModulesTraced:
@@ -62,35 +59,6 @@ def test_a_backward_overflow_names_the_first_gradient() -> None:
     )
     assert by_name(record, "backward")["2"].largest == 1024.0
     assert by_name(record, "forward")["1"].largest == pytest.approx(0.004, rel=1e-3)
-
-
-class Burning(Tiny):
-    """In step ``at`` one gradient overflows, which without a scaler makes its parameter Inf or NaN."""
-
-    at: int = 6
-    epochs: int = 60
-
-    def build_model(self) -> nn.Module:
-        model = super().build_model()
-        model.get_parameter("4.weight").register_hook(self._overflow)
-        return model
-
-    def _overflow(self, gradient: Tensor) -> Tensor:
-        self.calls = getattr(self, "calls", 0) + 1
-        return gradient * math.inf if self.calls == self.at else gradient
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_automatic_trace_of_a_run_without_a_scaler_names_no_module(precision: str) -> None:
-    log = Log()
-    with suppress(ExperimentError):  # the run ends because of it
-        train(prepare(Burning(), precision=precision, steps=20), log)
-    trace = log.of(ModulesTraced)[0]
-    assert trace.step > Burning.at
-    assert (trace.first, trace.nearest) == (None, ())
-    assert "4.weight" in trace.lost
-    finding = judge_trace(trace)
-    assert (finding.grade, finding.state) == ("error", "weights lost")
 
 
 class Convolutions(nn.Module):

@@ -1,14 +1,13 @@
 """When the trainer looks closer, what it then tells, and that the training does not notice."""
 
 import math
-import re
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from amptui.monitor.divergence_guard import MIN_LOSS_SCALE
 from amptui.probes.buffers import BUFFERS_GAP_STEPS
@@ -25,7 +24,6 @@ from amptui.records.control import (
 )
 from amptui.records.findings import Float16Window, ModulesTraced, StepTimed, XRayTaken
 from amptui.records.run import (
-    LossScaleChanged,
     NonFinite,
     Note,
     PauseChanged,
@@ -33,7 +31,7 @@ from amptui.records.run import (
     Record,
     StepSkipped,
 )
-from tests.builders import StepRow, assert_holds
+from tests.builders import StepRow
 from tests.loops.clock import Clock
 from tests.tiny import (
     Log,
@@ -114,36 +112,6 @@ def test_what_was_asked_of_a_model_that_is_replaced_is_answered() -> None:
     assert len(log.of(ModulesTraced)) == 1
 
 
-class Overheating(Tiny):
-    """From step ``at`` on, its second linear layer puts out more than float16 holds."""
-
-    at: int = 6
-    epochs: int = 60
-
-    def build_model(self) -> nn.Module:
-        return nn.Sequential(super().build_model(), nn.ReLU())
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        self.calls = getattr(self, "calls", 0) + model.training
-        if self.calls == self.at and model.training:
-            with torch.no_grad():
-                model.get_parameter("0.4.weight").fill_(1e5)
-        loss = super().loss(model, batch)
-        assert isinstance(loss, Tensor)
-        return loss
-
-
-def test_an_overflow_in_the_forward_pass_is_traced_to_its_module() -> None:
-    log = log_of(prepare(Overheating(), precision="fp16", steps=20))
-    assert log.of(StepSkipped)[0].step == 6
-    trace = log.of(ModulesTraced)[0]
-    assert (trace.step, trace.asked) == (7, False)
-    first = {"name": "0.4", "kind": "Linear", "way": "forward", "dtype": "float16"}
-    assert_holds(trace.first, first)  # the innermost one
-    assert all(math.isfinite(near.largest) for near in trace.nearest)
-    assert {"0.0", "0.1"} <= {near.name for near in trace.nearest}
-
-
 def test_nan_in_buffers_is_found_although_the_step_was_skipped_and_a_mask_of_inf_is_meant() -> None:
     class Poisoned(Tiny):
         def build_model(self) -> nn.Module:
@@ -209,29 +177,6 @@ def test_a_switch_without_memory_for_a_snapshot_is_refused(monkeypatch: pytest.M
     log = log_of(prepare(Tiny()), at={3: "bf16"})
     assert "staying in fp32" in log.of(Note)[0].text
     assert log.of(PrecisionChanged) == []
-
-
-def test_after_a_collapse_the_user_may_continue_and_the_scale_is_held() -> None:
-    control = Control()
-
-    def watch(record: Record) -> None:
-        if isinstance(record, StepRow) and record.step == 2:
-            control.ask(PauseRequest(True))
-        if isinstance(record, PauseChanged) and record.paused:
-            control.ask(PauseRequest(False))
-
-    log = Log(watch)
-    prepared = prepare(Spoiled(at=1, steps=1000, value=math.inf, epochs=40), precision="fp16", steps=80)
-    before = [p.detach().clone() for p in prepared.model.parameters()]
-    assert train(prepared, log, control, interactive=True) == "done"
-    by_hand, pause = [record for record in log.of(PauseChanged) if record.paused]
-    assert by_hand.reason == ""
-    assert pause.cause == "loss scale"
-    assert re.search(r" 3\.0e-08 after 41 ", pause.reason)
-    assert log.of(LossScaleChanged)[-1].current == MIN_LOSS_SCALE / 2
-    assert prepared.scaler.get_scale() == MIN_LOSS_SCALE / 2
-    assert len(log.of(StepSkipped)) == 80
-    assert all(torch.equal(a, b) for a, b in zip(before, prepared.model.parameters(), strict=True))
 
 
 def test_fp16_restarts_its_search_after_a_collapse() -> None:

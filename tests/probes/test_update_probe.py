@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -45,19 +45,12 @@ def independent(model: nn.Module, before: nn.Module) -> dict[str, float]:
     return ratios
 
 
-def filled(model: nn.Module, seed: int = 0) -> Any:
+def filled(model: nn.Module) -> Any:
     """``model`` with a random gradient for each parameter."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
-        shape, dtype = parameter.shape, parameter.dtype
-        parameter.grad = torch.randn(shape, generator=generator).to(dtype).contiguous()
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
     return model
-
-
-def network(dtype: torch.dtype = torch.float32) -> Any:
-    torch.manual_seed(0)
-    convolution = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)
-    return nn.Sequential(convolution, nn.BatchNorm2d(5), nn.Linear(7, 11), nn.Linear(11, 3)).to(dtype)
 
 
 def test_a_sample_takes_elements_of_all_rows_and_columns_alike() -> None:
@@ -82,7 +75,8 @@ class Part(Tensor):
 
 
 def test_what_no_optimizer_changes_and_other_kinds_of_tensors_are_left_out() -> None:
-    model: Any = network()
+    layers = nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(7, 11), nn.Linear(11, 3)
+    model: Any = nn.Sequential(*layers)
     model[0].requires_grad_(False)  # frozen
     filled(model)
     model[1].zero_grad()  # without a gradient
@@ -114,10 +108,6 @@ def test_zero_weights_have_no_ratio_and_lost_ones_are_not_a_number() -> None:
     assert ratios["whole"] > 0
 
 
-def ratios(prepared: Any, **options: Any) -> dict[int, Mapping[str, float]]:
-    return {record.step: record.ratios for record in log_of(prepared, **options).of(UpdatesMeasured)}
-
-
 class Copying(Tiny):
     """Copies its weights before each step of its optimizer, and says what that did to them."""
 
@@ -132,7 +122,7 @@ class Copying(Tiny):
 @pytest.mark.parametrize("options", [{"accumulate": 3}, {"clip_norm": 0.01}, {"precision": "bf16"}])
 def test_a_measured_step_has_the_ratios_of_full_copies(options: dict[str, Any]) -> None:
     experiment = Copying(epochs=20)
-    by_step = ratios(prepare(experiment, steps=50, **options))
-    assert len(by_step) >= 2
-    for step, layers in by_step.items():
-        assert layers == pytest.approx(experiment.ratios[step - 1], rel=1e-3)
+    measurements = log_of(prepare(experiment, steps=50, **options)).of(UpdatesMeasured)
+    assert len(measurements) >= 2
+    for record in measurements:
+        assert record.ratios == pytest.approx(experiment.ratios[record.step - 1], rel=1e-3)
