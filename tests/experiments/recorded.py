@@ -1,6 +1,5 @@
 """What amptui tells of a training: its command line, and the steps and validations of a journal."""
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from amptui.records.run import EpochFinished, Record, Validated
+from tests.builders import StepRow, of
 from tests.experiments.by_hand import Ledger, Step, Training
+from tests.living import records_of
 
 RECIPE = Path(__file__).parent / "recipe.py"
-
-IN_A_STEP = ("epoch", "precision", "skipped", "loss", "samples", "lr", "loss_scale", "growth_tracker")
 
 
 def command_line(training: Training, folder: Path, *more: str) -> list[str]:
@@ -41,39 +41,24 @@ def command_line(training: Training, folder: Path, *more: str) -> list[str]:
     return ["train", f"{RECIPE}:{kind}", *[word for pair in named for word in pair], *more]
 
 
-def journal(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+def steps_of(records: Iterable[Record]) -> list[Step]:
+    """All optimizer steps; of one that was made again, the last time's."""
+    rows = {row.step: row for row in of(StepRow, records)}.values()
+    return [{**vars(row), **row.losses, "group_lrs": list(row.group_lrs)} for row in rows]
 
 
-def steps_of(lines: Iterable[dict[str, Any]]) -> list[Step]:
-    """All optimizer steps, each as a line of its own; of one that was made again, the last time's."""
-    steps = [step for line in lines if line["type"] == "Steps" for step in _one_by_one(line)]
-    return list({step["step"]: step for step in steps}.values())
-
-
-def _one_by_one(block: dict[str, Any]) -> Iterable[Step]:
-    columns = {name: block[name] for name in (*IN_A_STEP, "grad_norm")} | block.get("losses", {})
-    columns["micro_batches"] = block.get("micro_batches", 1)
-    for index in range(block["count"]):
-        step = {name: _at(index, column) for name, column in columns.items()}
-        step["group_lrs"] = [_at(index, column) for column in block.get("group_lrs", ())]
-        yield {"step": block["first_step"] + index, **step}
-
-
-def _at(index: int, column: Any) -> Any:
-    """A number of a column, which is written once if all of its numbers are the same."""
-    value = column[index] if isinstance(column, list) else column
-    return float(value) if value in ("nan", "inf", "-inf") else value
-
-
-def validations_of(lines: Iterable[dict[str, Any]]) -> list[Step]:
+def validations_of(records: Iterable[Record]) -> list[Step]:
     """All validations, within epochs and at their ends."""
     found = {}
-    for line in lines:
-        if line["type"] in ("Validated", "EpochFinished") and (told := line["validation"]) is not None:
-            means = {name: told[name] for name in ("loss", "accuracy") if told[name] is not None}
-            numbers = {"samples": told["samples"], **means, **told["metrics"]}
-            found[line["step"]] = {"step": line["step"], "epoch": line["epoch"], **numbers}
+    for record in records:
+        if isinstance(record, Validated | EpochFinished) and (told := record.validation) is not None:
+            means = {"loss": told.loss, "accuracy": told.accuracy, **told.metrics}
+            found[record.step] = {
+                "step": record.step,
+                "epoch": record.epoch,
+                "samples": told.samples,
+                **means,
+            }
     return list(found.values())
 
 
@@ -90,14 +75,13 @@ def differences(ours: Iterable[Step], by_hand: Iterable[Step]) -> list[str]:
 
 def assert_same_run(folder: Path, by_hand: Ledger) -> None:
     """The run in ``folder`` has the numbers and the weights of the loop by hand."""
-    lines = journal(folder / "run")
-    assert differences(steps_of(lines), by_hand.steps) == []
-    assert differences(validations_of(lines), by_hand.validations) == []
-    for line in lines:
-        if line["type"] == "EpochFinished":
-            losses = [step["loss"] for step in by_hand.steps if step["epoch"] == line["epoch"]]
-            finite = [loss for loss in losses if math.isfinite(loss)]
-            assert line["mean_loss"] == (pytest.approx(sum(finite) / len(finite)) if finite else None)
+    records = records_of(folder / "run")
+    assert differences(steps_of(records), by_hand.steps) == []
+    assert differences(validations_of(records), by_hand.validations) == []
+    for record in of(EpochFinished, records):
+        losses = [step["loss"] for step in by_hand.steps if step["epoch"] == record.epoch]
+        finite = [loss for loss in losses if math.isfinite(loss)]
+        assert record.mean_loss == (pytest.approx(sum(finite) / len(finite)) if finite else None)
     weights = torch.load(folder / "weights.pt")
     assert weights.keys() == by_hand.weights.keys()
     assert [name for name, value in by_hand.weights.items() if not torch.equal(weights[name], value)] == []

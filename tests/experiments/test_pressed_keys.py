@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.experiments.by_hand import Loop, Training
-from tests.experiments.recorded import assert_same_run, command_line, journal, steps_of
+from tests.experiments.recorded import assert_same_run, command_line, steps_of
+from tests.living import records_of
 from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
 
@@ -17,7 +18,7 @@ PATIENCE_SECONDS = 60
 SLOW = {"data": "own order", "step_ms": 3.0, "epochs": 2000, "validates": False}
 
 Press = tuple[str, str, int]
-"""Keys, the type of the journal's lines that follow, and how many of them to wait for."""
+"""Keys, the kind of the records that follow, and how many of them to wait for."""
 
 
 @dataclass(frozen=True)
@@ -60,36 +61,32 @@ SESSIONS = {
 @pytest.mark.ci
 @pytest.mark.parametrize("name", SESSIONS)
 def test_keys_change_the_steps_that_they_are_meant_to(name: str, tmp_path: Path, warm: WarmSource) -> None:
-    session = SESSIONS[name]
+    session, run = SESSIONS[name], tmp_path / "run"
     training = Training(precision=session.precision, recipe={**SLOW, **dict(session.recipe)})
     command = amptui_command(*command_line(training, tmp_path, "--amp-dtype", session.amp, "--fps", "20"))
     with Terminal(command, warm=warm) as terminal:
-        wait_for_lines(terminal, tmp_path, "Steps", 4)
+        wait_for(terminal, run, "StepRow", 100)
         for keys, kind, count in session.presses:
-            seen = len(lines_of(tmp_path, kind))
+            seen = count_of(run, kind)
             for key in keys:
                 terminal.press(key)
                 terminal.read(0.2)
-            wait_for_lines(terminal, tmp_path, kind, seen + count)
-        wait_for_lines(terminal, tmp_path, "Steps", len(lines_of(tmp_path, "Steps")) + 2)
+            wait_for(terminal, run, kind, seen + count)
+        wait_for(terminal, run, "StepRow", count_of(run, "StepRow") + 50)
         terminal.press("\x03")
         assert terminal.wait() in (0, 130)
-    steps = steps_of(lines_of(tmp_path, "Steps"))
+    steps = steps_of(records_of(run))
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
     precisions = {step["step"]: step["precision"] for step in steps}
     assert_same_run(tmp_path, Loop(replace(training, steps=len(steps))).run(precisions))
 
 
-def lines_of(folder: Path, kind: str) -> list[dict[str, Any]]:
-    try:
-        return [line for line in journal(folder / "run") if line["type"] == kind]
-    except (FileNotFoundError, ValueError):  # not there yet, or its last line is being written
-        return []
+def count_of(run: Path, kind: str) -> int:
+    return [type(record).__name__ for record in records_of(run)].count(kind)
 
 
-def wait_for_lines(terminal: Terminal, folder: Path, kind: str, count: int) -> None:
-    """Read what the screen shows until there are so many of them."""
+def wait_for(terminal: Terminal, run: Path, kind: str, count: int) -> None:
     limit = time.monotonic() + PATIENCE_SECONDS
-    while len(lines_of(folder, kind)) < count:
+    while count_of(run, kind) < count:
         assert time.monotonic() < limit, f"never {count} of {kind}\n{terminal.text}"
         terminal.read(0.1)
