@@ -1,7 +1,7 @@
 """What a person asks for while a training runs changes the steps that the journal says, and no other bit."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from tests.experiments.by_hand import Loop, Training
 from tests.experiments.recorded import assert_same_run, command_line, steps_of
 from tests.living import records_of
-from tests.terminal import Terminal, amptui_command
+from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
 PATIENCE_SECONDS = 60
@@ -21,52 +21,49 @@ Press = tuple[str, str, int]
 """Keys, the kind of the records that follow, and how many of them to wait for."""
 
 
-@dataclass(frozen=True)
-class Session:
-    presses: tuple[Press, ...]
-    precision: str = "fp32"
-    amp: str = "bf16"
-    recipe: tuple[tuple[str, Any], ...] = ()
+def slow(precision: str = "fp32", **recipe: Any) -> Training:
+    return Training(precision=precision, recipe={**SLOW, **recipe})
 
 
-SWITCHED = "PrecisionChanged"
-SESSIONS = {
-    "to bf16 and back": Session((("p", SWITCHED, 1), ("p", SWITCHED, 1))),
-    "fp16 goes on with its scale": Session(
-        (("p", SWITCHED, 1), ("p", SWITCHED, 1), ("p", SWITCHED, 1)),
-        precision="fp16",
-        amp="fp16",
-        recipe=(("spoilt", "2,3"), ("optimizer", "fused adam"), ("average", 0.9)),
+SWITCHED = ("p", "PrecisionChanged", 1)
+SESSIONS: dict[str, tuple[tuple[Press, ...], str, Training]] = {
+    "to bf16 and back": ((SWITCHED, SWITCHED), "bf16", slow()),
+    "fp16 goes on with its scale": (
+        (SWITCHED, SWITCHED, SWITCHED),
+        "fp16",
+        slow("fp16", spoilt="2,3", optimizer="fused adam", average=0.9),
     ),
-    "every precision of a CPU": Session(
-        (("m2", SWITCHED, 1), ("m4", SWITCHED, 1), ("m5", SWITCHED, 1), ("m1", SWITCHED, 1)),
-        recipe=(("optimizer", "momentum"), ("schedule", "exponential")),
+    "every precision of a CPU": (
+        tuple((f"m{row}", "PrecisionChanged", 1) for row in (2, 4, 5, 1)),
+        "bf16",
+        slow(optimizer="momentum", schedule="exponential"),
     ),
-    "a comparison in turns, ended": Session((("c", SWITCHED, 4), ("c", "PrecisionsCompared", 1))),
-    "probes, a pause and a checkpoint": Session(
+    "a comparison in turns, ended": (
+        (("c", "PrecisionChanged", 4), ("c", "PrecisionsCompared", 1)),
+        "bf16",
+        slow(),
+    ),
+    "probes, a pause and a checkpoint": (
         (
-            ("n", "ModulesTraced", 1),
-            ("s", "CheckpointWritten", 1),
-            (" ", "PauseChanged", 1),
-            (" ", "PauseChanged", 1),
-            ("x", "XRayTaken", 1),
-            ("f", "Float16Window", 1),
+            *(("n", "ModulesTraced", 1), ("s", "CheckpointWritten", 1)),
+            *[(" ", "PauseChanged", 1)] * 2,
+            *(("x", "XRayTaken", 1), ("f", "Float16Window", 1)),
         ),
-        precision="bf16",
-        recipe=(("dropout", 0.2), ("norm", True)),
+        "bf16",
+        slow("bf16", dropout=0.2, norm=True),
     ),
 }
+"""What is pressed, what AMP means, and what is trained meanwhile."""
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("name", SESSIONS)
 def test_keys_change_the_steps_that_they_are_meant_to(name: str, tmp_path: Path, warm: WarmSource) -> None:
-    session, run = SESSIONS[name], tmp_path / "run"
-    training = Training(precision=session.precision, recipe={**SLOW, **dict(session.recipe)})
-    command = amptui_command(*command_line(training, tmp_path, "--amp-dtype", session.amp, "--fps", "20"))
+    (presses, amp, training), run = SESSIONS[name], tmp_path / "run"
+    command = amptui_command(*command_line(training, tmp_path, "--amp-dtype", amp, *FRAMES))
     with Terminal(command, warm=warm) as terminal:
         wait_for(terminal, run, "StepRow", 100)
-        for keys, kind, count in session.presses:
+        for keys, kind, count in presses:
             seen = count_of(run, kind)
             for key in keys:
                 terminal.press(key)
