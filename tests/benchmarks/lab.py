@@ -39,14 +39,12 @@ class Lab:
             raise OutOfTimeError("the time for all measurements together is used up")
         return min(LONGEST_CHILD_SECONDS, left)
 
-    def run(
-        self, command: Sequence[str], env: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run a child to its end and keep what it says; raises subprocess.TimeoutExpired."""
         return subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, **self.environment, **(env or {})},
+            env={**os.environ, **self.environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

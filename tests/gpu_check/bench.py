@@ -1,16 +1,13 @@
 """What the checks work with: scratch folder, data, device, the app in a terminal, and what they answer."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchvision.datasets import MNIST
-
-from amptui.data.vision import MNIST_FOLDER
 from amptui.records.run import Record, RunFailed, RunFinished
 from tests.benchmarks.figures import Figure, table
-from tests.benchmarks.lab import Lab, last_line
+from tests.benchmarks.lab import Lab
 from tests.benchmarks.side import write_stand_in
 from tests.builders import StepRow, of, read
 from tests.terminal import Terminal, amptui_command
@@ -60,13 +57,6 @@ class Bench:
         command = amptui_command("train", model, "--device", self.device, *options)
         return Terminal(command, env=self.lab.environment)
 
-    def train(self, name: str, *options: str) -> list[Record]:
-        """The records of a training without a screen, in a folder of that name."""
-        run_dir = self.lab.folder / name
-        command = amptui_command("train", *options, "--headless", "--device", self.device)
-        last_line(self.lab.run([*command, "--run-dir", str(run_dir)]))
-        return finished_run(run_dir)
-
     def wait_for(self, terminal: Terminal, pattern: str) -> str:
         """What matched ``pattern`` once it stood on the screen; fails when it never does."""
         return terminal.wait_for(pattern, seconds=self.lab.limit_seconds())[0]
@@ -76,36 +66,6 @@ class Bench:
         terminal.press("q")
         self.wait_for(terminal, "Stop it or detach")
         return terminal.leave("y")
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    run: Callable[[Bench], Found]
-    needs_gpu: bool = True
-
-    @property
-    def name(self) -> str:
-        return self.run.__name__
-
-    @property
-    def does(self) -> str:
-        return " ".join((self.run.__doc__ or "").split())
-
-
-def found_data(data_dir: Path | None, scratch: Path) -> Path | None:
-    """MNIST's files laid out as amptui and torchvision want them, if ``data_dir`` holds all of them."""
-    if data_dir is None:
-        return None
-    folder = scratch / "data" / MNIST_FOLDER
-    folder.mkdir(parents=True)
-    names = {name.removesuffix(".gz") for name, _ in MNIST.resources}
-    for place in (data_dir / MNIST_FOLDER, data_dir):
-        for name in names:
-            for path in (place / name, place / f"{name}.gz"):
-                if path.is_file() and not (folder / path.name).exists():
-                    (folder / path.name).symlink_to(path.resolve())
-    found = {path.name.removesuffix(".gz") for path in folder.iterdir()}
-    return scratch / "data" if found == names else None
 
 
 def judged(figures: Iterable[Figure], **more: Any) -> Found:

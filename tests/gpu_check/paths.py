@@ -12,11 +12,10 @@ from amptui.recipe.float8 import torchao_trouble
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.keeping import KeepingChanged
 from amptui.records.run import EpochFinished, Note, PrecisionChanged, Record
-from tests.benchmarks.lab import last_line
 from tests.builders import StepRow, of
 from tests.checkout import ROOT
 from tests.gpu_check.bench import TOP_LINE, Bench, Found, finished_run, from_step, unmeasured
-from tests.terminal import Terminal
+from tests.terminal import amptui_command
 
 JOURNAL_LIMIT_BYTES = 1_000_000
 
@@ -31,37 +30,11 @@ WAIT = "synchronizing CUDA operation"
 MIN_COSINE = 0.9
 """Between a layer's gradients in FP32 and fp16: below it amptui itself says "gradients differ"."""
 
-_DESCRIBE = """
-import json, os, platform, torch
-found = {
-    "gpu": None,
-    "cuda": torch.version.cuda,
-    "torch": torch.__version__,
-    "python": platform.python_version(),
-    "cores": len(os.sched_getaffinity(0)),
-}
-if torch.cuda.is_available():
-    found |= {
-        "gpu": torch.cuda.get_device_name(),
-        "capability": torch.cuda.get_device_capability(),
-        "memory_bytes": torch.cuda.get_device_properties(0).total_memory,
-        "cudnn": torch.backends.cudnn.version(),
-    }
-    try:
-        import pynvml
-        pynvml.nvmlInit()
-        found["driver"] = pynvml.nvmlSystemGetDriverVersion()
-    except pynvml.NVMLError as error:
-        found["driver"] = f"NVML does not tell: {error}"
-print(json.dumps(found))
-"""
-
 
 def machine(bench: Bench) -> Found:
-    """Name the GPU, its driver, torch, CUDA and cuDNN, and how many cores the host has."""
-    # In a child: a CUDA context in this process would hold memory beside the trainings.
-    found: Found = json.loads(last_line(bench.lab.run([sys.executable, "-c", _DESCRIBE])))
-    return found
+    """Name the GPU, its driver, torch, CUDA and the host, as `amptui doctor` does."""
+    lines = bench.lab.run(amptui_command("doctor", "--json")).stdout.splitlines()
+    return {"ok": bool(lines), "doctor": [json.loads(line) for line in lines]}
 
 
 def gpu_tests(bench: Bench) -> Found:
@@ -138,12 +111,15 @@ def app_on_gpu(bench: Bench) -> Found:
         first = r"AMP (fp16|bf16) +(about [\d.]+× the speed|step times too uneven|no clear)"
         verdict = bench.wait_for(terminal, first)
         bench.wait_for(terminal, from_step(700))
-        saved = _keep_screen(bench, terminal)
+        screen = terminal.text
         status = bench.quit(terminal)
     journal = run_dir / "journal.jsonl"
     records = finished_run(run_dir)
-    if bench.keep and journal.stat().st_size < JOURNAL_LIMIT_BYTES:
-        saved.append(str(shutil.copy(journal, bench.keep / "app_on_gpu.jsonl")))
+    if bench.keep:
+        bench.keep.mkdir(parents=True, exist_ok=True)
+        (bench.keep / "app_on_gpu.txt").write_text(f"{screen}\n", encoding="utf-8")
+        if journal.stat().st_size < JOURNAL_LIMIT_BYTES:
+            shutil.copy(journal, bench.keep / "app_on_gpu.jsonl")
     return {
         "ok": status == 0 and not unmeasured(records),
         "exit_status": status,
@@ -151,7 +127,6 @@ def app_on_gpu(bench: Bench) -> Found:
         "steps": len(of(StepRow, records)),
         "unmeasured_steps": unmeasured(records),
         "journal_bytes": journal.stat().st_size,
-        "saved": saved,
     }
 
 
@@ -186,13 +161,3 @@ def float8_waits(bench: Bench) -> Found:
     if torch.cuda.get_device_capability() < (8, 9):
         return {"ok": None, "skipped": "needs compute capability 8.9"}
     return trained_without_waits(bench, "fp8")
-
-
-def _keep_screen(bench: Bench, terminal: Terminal) -> list[str]:
-    """Write the screen as text; return the file's name."""
-    if bench.keep is None:
-        return []
-    bench.keep.mkdir(parents=True, exist_ok=True)
-    text = bench.keep / "app_on_gpu.txt"
-    text.write_text(f"{terminal.text}\n", encoding="utf-8")
-    return [str(text)]

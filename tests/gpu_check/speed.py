@@ -7,11 +7,13 @@ from typing import Any
 
 from amptui.records.run import BlockFinished, EpochFinished, RunFinished, RunStarted
 from tests.benchmarks.figures import Figure
+from tests.benchmarks.lab import last_line
 from tests.benchmarks.overhead import speedup
 from tests.benchmarks.side import TUTORIAL
 from tests.benchmarks.turns import APP, take_turns, workloads
 from tests.builders import StepRow, of
-from tests.gpu_check.bench import Bench, Found, judged, unmeasured
+from tests.gpu_check.bench import Bench, Found, finished_run, judged, unmeasured
+from tests.terminal import amptui_command
 
 TIMES: dict[str, Any] = {"restarts": 3, "rounds": 2}
 CPU_TIMES: dict[str, Any] = {"restarts": 1, "rounds": 1}
@@ -111,7 +113,10 @@ def published(bench: Bench) -> Found:
 def _train_epochs(bench: Bench, precision: str) -> Found:
     """One headless training as its journal tells it."""
     options = ("--precision", precision, "--epochs", "2" if bench.quick else "10", *bench.data_options)
-    records = bench.train(f"published-{precision}", "mnist-deep", *options)
+    run_dir = bench.lab.folder / f"published-{precision}"
+    command = amptui_command("train", "mnist-deep", *options, "--device", bench.device, "--headless")
+    last_line(bench.lab.run([*command, "--run-dir", str(run_dir)]))
+    records = finished_run(run_dir)
     epochs = of(EpochFinished, records)
     measured = [epoch.seconds for epoch in epochs if epoch.seconds is not None]
     last = epochs[-1].validation
