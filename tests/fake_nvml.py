@@ -12,7 +12,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parent / "device" / "fake_nvml.c"
 
 
-def build(folder: Path, *, old_driver: bool = False) -> Path | None:
+def build(folder: Path) -> Path | None:
     """Compile ``libnvidia-ml.so.1`` into ``folder`` and return that; None where no C compiler can.
 
     The folder goes into ``LD_LIBRARY_PATH`` of a new process: the loader reads it once, at the start.
@@ -21,7 +21,7 @@ def build(folder: Path, *, old_driver: bool = False) -> Path | None:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return None
-    flags = ["-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", *["-DOLD_DRIVER"] * old_driver]
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC"]
     command = [compiler, *flags, "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     # What one compiler warns of another does not: it is shown, and fails nothing.

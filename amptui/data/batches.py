@@ -15,7 +15,6 @@ from amptui.base.cores import read_cores
 from amptui.base.errors import DataError
 from amptui.data.loaders import (
     END,
-    DeviceCopies,
     SeededSamples,
     draws_on_host,
     generators_of,
@@ -175,7 +174,6 @@ class _ArrayBatches(Batches):
         self._targets = arrays.targets.to(device) if self._is_resident else arrays.targets
         self._order = order
         self._device = device
-        self._copies = DeviceCopies(device)
         self.samples = order.samples
         self.batches_per_epoch = len(order)
 
@@ -186,7 +184,7 @@ class _ArrayBatches(Batches):
             indices = indices.pin_memory().to(self._device, non_blocking=True)
         for chosen in self._order.split(indices)[skip:]:
             batch = self._inputs.index_select(0, chosen), self._targets.index_select(0, chosen)
-            inputs, targets = batch if self._is_resident else self._copies.send(batch)
+            inputs, targets = batch if self._is_resident else move(batch, self._device)
             yield _scaled(inputs), targets
 
 
@@ -196,7 +194,6 @@ class _LoadedBatches(Batches):
     def __init__(self, loader: DataLoader[Any], device: torch.device) -> None:
         self._loader = loader
         self._device = device
-        self._copies = DeviceCopies(device)
         self.samples = length_of(loader.dataset)
         self.batches_per_epoch = length_of(loader)
         self.generators = generators_of(loader)
@@ -230,7 +227,7 @@ class _LoadedBatches(Batches):
                 raise DataError(what, hint="resume with the data that the run started with")
             if not passed(skipped + 1):
                 break
-        return map(self._copies.send, batches)
+        return (move(batch, self._device) for batch in batches)
 
     def _batches(self) -> Iterator[Batch]:
         default_device = torch.device("cpu") if draws_on_host(self._loader) else nullcontext()

@@ -1,12 +1,11 @@
-"""Helps with DataLoaders, from a batch's seed and a worker's death to its copy on the training device."""
+"""Helps with DataLoaders, from a batch's seed and a worker's death to its move to the training device."""
 
 import copy
 import multiprocessing
 import random
 import signal
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from amptui.base.errors import DataError
 from amptui.base.fork import how_ended
-from amptui.device.accelerator import PINNING, capabilities
+from amptui.device.accelerator import PINNING
 
 _DYING_SECONDS = 1.0
 """How long a worker whose connection broke may take to exit."""
@@ -140,57 +139,6 @@ def length_of(source: object) -> int | None:
         return None
 
 
-MAX_AHEAD = 8
-"""Batches that may wait on the device at once. A host with few kernels a step is hundreds of steps ahead."""
-
-
-class DeviceCopies:
-    """Copies each batch when it is asked for; the host never waits.
-
-    The host is usually some steps ahead of a GPU: a copy in a stream of its own then runs while the GPU
-    computes an earlier step. Nothing is loaded before its turn, so that no batch is drawn that a checkpoint
-    or the end of the run would have to take back.
-
-    Memory that two streams use is free again only when the GPU has come past its last use. A host that is
-    far ahead would therefore fill the GPU with batches: from ``MAX_AHEAD`` on, copies take their turn among
-    the steps, where memory is used again in order.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._runs_beside = capabilities(device).side_streams
-        self._stream: torch.Stream | None = None
-        self._steps: deque[torch.Event] = deque()
-        """After the step before each batch, until the GPU has passed it; the oldest first."""
-        self._spare: list[torch.Event] = []
-
-    def send(self, batch: Any) -> Any:
-        """``batch`` on the device, ready for the current stream."""
-        if not self._runs_beside:
-            return move(batch, self._device)
-        computing = torch.accelerator.current_stream(self._device.index)
-        if not self._has_room(computing):
-            return move(batch, self._device)
-        if self._stream is None:
-            self._stream = torch.Stream(self._device)
-        with self._stream:
-            moved = move(batch, self._device)
-        computing.wait_stream(self._stream)
-        for tensor in _device_tensors(moved):
-            tensor.record_stream(computing)
-        return moved
-
-    def _has_room(self, computing: torch.Stream) -> bool:
-        while self._steps and self._steps[0].query():
-            self._spare.append(self._steps.popleft())
-        if len(self._steps) >= MAX_AHEAD:
-            return False
-        event = self._spare.pop() if self._spare else torch.Event(self._device, enable_timing=False)
-        event.record(computing)
-        self._steps.append(event)
-        return True
-
-
 def move(batch: Any, device: torch.device) -> Any:
     """The same structure with its tensors on ``device``; the host does not wait for the copies."""
     if isinstance(batch, Tensor | PackedSequence):
@@ -206,16 +154,3 @@ def move(batch: Any, device: torch.device) -> Any:
         parts = [move(part, device) for part in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     return batch
-
-
-def _device_tensors(batch: Any) -> Iterator[Tensor]:
-    """All tensors in ``batch`` that are on a GPU."""
-    if isinstance(batch, Tensor):
-        if not batch.is_cpu:
-            yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _device_tensors(value)
-    elif isinstance(batch, tuple | list):  # a PackedSequence is a tuple as well
-        for part in batch:
-            yield from _device_tensors(part)

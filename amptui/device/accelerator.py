@@ -26,8 +26,6 @@ class Capabilities:
 
     Without them a value is read where it was computed: the host waits for the device in each step.
     """
-    side_streams: bool = False
-    """Copies run beside the computation, on a stream of their own."""
     peak_memory: bool = False
     """The allocator knows its peak, and not only what it holds now."""
     float64: bool = False
@@ -51,7 +49,6 @@ class Capabilities:
         """What does not work as on an NVIDIA GPU, a clause each."""
         clauses = {
             "no timed events: each step waits for the device and is timed by the host": self.timed_events,
-            "no side streams: copies wait for their turn among the steps": self.side_streams,
             "no peak of memory, only what is allocated now": self.peak_memory,
             "no float64: the X-ray compares gradients on the CPU": self.float64,
             "no float8 numbers: there is no FP8, not even emulated": self.float8,
@@ -65,7 +62,6 @@ _CPU = Capabilities(title="CPU", float64=True, float8="emulated", foreach=True, 
 
 _ASYNCHRONOUS: dict[str, Any] = {
     "timed_events": True,
-    "side_streams": True,
     "peak_memory": True,
     "float64": True,
     "float8": "emulated",

@@ -20,25 +20,6 @@ _Value = TypeVar("_Value")
 _MEMORY_VERSION_2 = 0x02000028  # nvmlMemory_v2: version 2 of a struct of 40 bytes
 _GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
 _SM_CLOCK = 1  # NVML_CLOCK_SM
-_FUNCTION_NOT_FOUND = 13
-
-_WORDS = {
-    1: "not initialized",
-    3: "not supported",
-    4: "no permission",
-    6: "not found",
-    9: "driver not loaded",
-    10: "timed out",
-    12: "library not found",
-    _FUNCTION_NOT_FOUND: "unknown to this driver",
-    15: "lost",
-    16: "needs a reset",
-    18: "driver and library versions differ",
-    28: "not found",
-    999: "unknown error",
-}
-"""Plain English for NVML's error codes (``nvmlReturn_t`` in nvml.h)."""
-
 _GONE = frozenset({15, 16, 28})
 """The codes after which a GPU no longer answers: lost, needs a reset, not found."""
 
@@ -53,7 +34,7 @@ _START_FAILURES = {
     4: "no GPU data: no permission to use NVML",
     9: "no NVIDIA GPU: driver not loaded",
     12: "no NVIDIA GPU: NVML not found",
-    _FUNCTION_NOT_FOUND: "no GPU data: the NVIDIA driver is too old",
+    13: "no GPU data: the NVIDIA driver is too old",
     18: "no GPU data: NVIDIA driver and library versions differ; reboot or reload the driver",
     28: "no NVIDIA GPU: NVML lists none",
 }
@@ -155,18 +136,11 @@ class _Gate:
         self._pynvml = pynvml
 
     def ask(self, call: str, *arguments: object) -> Any:
-        """The answer of the bindings' function ``call``.
-
-        Bindings without that function refuse as a driver without it does: an older module of the same
-        name may stand before ours on a user's path.
-        """
-        function = getattr(self._pynvml, call, None)
-        if function is None:
-            return _Refusal(_FUNCTION_NOT_FOUND, _WORDS[_FUNCTION_NOT_FOUND])
+        """The answer of the bindings' function ``call``."""
         try:
-            return function(*arguments)
+            return getattr(self._pynvml, call)(*arguments)
         except self._pynvml.NVMLError as error:
-            return _Refusal(error.value, _WORDS.get(error.value) or str(error))
+            return _Refusal(error.value, str(error).lower().replace("gpu", "GPU"))
         except UnicodeDecodeError:
             return _Refusal(999, "not readable")  # a name in another encoding than the bindings expect
 
@@ -211,17 +185,15 @@ class _Gpu:
     def look(self) -> tuple[GpuSample, str]:
         """A sample of the GPU, and what is missing and why, to follow its label.
 
-        Of a MIG instance NVML tells the memory alone: the sensors belong to the whole GPU. Where there are
-        two calls, the second is for drivers without the first.
+        Of a MIG instance NVML tells the memory alone: the sensors belong to the whole GPU.
         """
         self._begin_look()
         # Version 2 of the call does not count what the driver keeps for itself as used; version 1 does.
-        call = "nvmlDeviceGetMemoryInfo"
-        memory = self._read("memory", lambda it: (it.used, it.total), (call, _MEMORY_VERSION_2), call)
+        call = "nvmlDeviceGetMemoryInfo", _MEMORY_VERSION_2
+        memory = self._read("memory", lambda it: (it.used, it.total), *call)
         figures: dict[str, Any] = {}
         if not self._is_mig_instance:
-            for field, (figure, convert, *calls) in _FIGURES.items():
-                figures[field] = self._read(figure, convert, *calls)
+            figures = {field: self._read(*reading) for field, reading in _FIGURES.items()}
         figures["memory_used_bytes"], figures["memory_total_bytes"] = memory or (None, None)
         if self._gone:
             figures, trouble = {}, f": {self._gone}"
@@ -237,21 +209,17 @@ class _Gpu:
         """Missing figures by reason."""
 
     def _read(
-        self, figure: str, convert: Callable[[Any], _Value], *calls: str | tuple[str, int]
+        self, figure: str, convert: Callable[[Any], _Value], call: str, *arguments: int
     ) -> _Value | None:
-        """The first answer among ``calls``, names or names and arguments; None if all are refused."""
-        words = ""
-        for call in calls:
-            if self._gone:
-                return None
-            name, *arguments = (call,) if isinstance(call, str) else call
-            answer = self._gate.ask(str(name), self._handle, *arguments)
-            if not isinstance(answer, _Refusal):
-                return convert(answer)
-            words = answer.words
-            if answer.code in _GONE:
-                self._gone = words
-        self._refused.setdefault(words, []).append(figure)
+        """The answer to ``call``; None if it is refused."""
+        if self._gone:
+            return None
+        answer = self._gate.ask(call, self._handle, *arguments)
+        if not isinstance(answer, _Refusal):
+            return convert(answer)
+        if answer.code in _GONE:
+            self._gone = answer.words
+        self._refused.setdefault(answer.words, []).append(figure)
         return None
 
 
@@ -270,18 +238,12 @@ _FIGURES: Mapping[str, tuple[Any, ...]] = {
         lambda millijoules: millijoules / 1000,
         "nvmlDeviceGetTotalEnergyConsumption",
     ),
-    "temperature_c": (
-        "temperature",
-        float,
-        ("nvmlDeviceGetTemperatureV", _GPU_SENSOR),
-        ("nvmlDeviceGetTemperature", _GPU_SENSOR),
-    ),
-    "sm_clock_mhz": ("SM clock", float, ("nvmlDeviceGetClockInfo", _SM_CLOCK)),
+    "temperature_c": ("temperature", float, "nvmlDeviceGetTemperature", _GPU_SENSOR),
+    "sm_clock_mhz": ("SM clock", float, "nvmlDeviceGetClockInfo", _SM_CLOCK),
     "clocks_event_reasons": (
         "clocks event reasons",
         decode_clocks_event_reasons,
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetCurrentClocksThrottleReasons",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",  # its name of today is missing in drivers before 535
     ),
 }
-"""Fields of a sample: what it is called, how an answer becomes it, and the calls."""
+"""Fields of a sample: what it is called, how an answer becomes it, and the call."""

@@ -16,21 +16,12 @@ OBSERVE = Path(__file__).parent / "observe.py"
 Observe = Callable[..., list[dict[str, Any]]]
 
 
-def _built(folder: Path, *, old_driver: bool = False) -> Path:
-    built = fake_nvml.build(folder, old_driver=old_driver)
+@pytest.fixture(scope="session")
+def fake_nvml_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = fake_nvml.build(tmp_path_factory.mktemp("nvml"))
     if built is None:
         pytest.skip("no C compiler that builds the make-believe NVML")
     return built
-
-
-@pytest.fixture(scope="session")
-def fake_nvml_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _built(tmp_path_factory.mktemp("nvml"))
-
-
-@pytest.fixture(scope="session")
-def old_fake_nvml_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _built(tmp_path_factory.mktemp("old-nvml"), old_driver=True)
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@
  *                      `call` is a symbol's name, or * for all but start and end; `gpu` is 0, 1, ... or
  *                      0.2 for a MIG instance; `code` is an nvmlReturn_t, or `hang`. When it begins with
  *                      a slash it is the name of a file that holds the faults.
- *
- * Compiled with -DOLD_DRIVER the calls that drivers of 2019 did not have are left out.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -28,10 +26,6 @@ typedef struct {
 } Device;
 
 typedef struct {
-    unsigned long long total, free, used;
-} Memory;
-
-typedef struct {
     unsigned int version;
     unsigned long long total, reserved, free, used;
 } MemoryV2;
@@ -39,11 +33,6 @@ typedef struct {
 typedef struct {
     unsigned int gpu, memory;
 } Utilization;
-
-typedef struct {
-    unsigned int version, sensor;
-    int celsius;
-} TemperatureV1;
 
 static Device devices[MAX_GPUS][MIG_SLOTS + 1];
 
@@ -214,14 +203,6 @@ static MemoryV2 memory_of(const Device *device)
     return memory;
 }
 
-int nvmlDeviceGetMemoryInfo(const Device *device, Memory *answer)
-{
-    FAULT(device);
-    MemoryV2 memory = memory_of(device);
-    *answer = (Memory){memory.total, memory.free, memory.used + memory.reserved};
-    return SUCCESS;
-}
-
 int nvmlDeviceGetUtilizationRates(const Device *device, Utilization *rates)
 {
     FAULT(device);
@@ -274,8 +255,6 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(const Device *device, unsigned lon
     return SUCCESS;
 }
 
-#ifndef OLD_DRIVER
-
 int nvmlDeviceGetMemoryInfo_v2(const Device *device, MemoryV2 *answer)
 {
     FAULT(device);
@@ -284,24 +263,6 @@ int nvmlDeviceGetMemoryInfo_v2(const Device *device, MemoryV2 *answer)
     unsigned int version = answer->version;
     *answer = memory_of(device);
     answer->version = version;
-    return SUCCESS;
-}
-
-int nvmlDeviceGetTemperatureV(const Device *device, TemperatureV1 *answer)
-{
-    FAULT(device);
-    if (answer->version != (sizeof *answer | 1 << 24))
-        return VERSION_MISMATCH;
-    if (answer->sensor != 0)
-        return INVALID_ARGUMENT;
-    answer->celsius = 54;
-    return SUCCESS;
-}
-
-int nvmlDeviceGetCurrentClocksEventReasons(const Device *device, unsigned long long *reasons)
-{
-    FAULT(device);
-    *reasons = (unsigned long long)setting("FAKE_NVML_REASONS", 0);
     return SUCCESS;
 }
 
@@ -329,5 +290,3 @@ int nvmlDeviceGetMigDeviceHandleByIndex(const Device *device, unsigned int slot,
     *instance = &devices[device->gpu][slot + 1];
     return SUCCESS;
 }
-
-#endif

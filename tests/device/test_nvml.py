@@ -52,10 +52,10 @@ LOOKS: list[tuple[str, dict[str, str], list[tuple[str, list[dict[str, Any]], str
         {},
         [
             ("", [HEALTHY_0, HEALTHY_1], ""),
-            ("*@1=15", [HEALTHY_0, GPU_1 | NO_FIGURES], "GPU 1: lost"),
+            ("*@1=15", [HEALTHY_0, GPU_1 | NO_FIGURES], "GPU 1: GPU is lost"),
             ("", [HEALTHY_0, HEALTHY_1], ""),
             # One that is lost in the middle of a look has no figures.
-            ("nvmlDeviceGetPowerUsage@0=15", [GPU_0 | NO_FIGURES, HEALTHY_1], "GPU 0: lost"),
+            ("nvmlDeviceGetPowerUsage@0=15", [GPU_0 | NO_FIGURES, HEALTHY_1], "GPU 0: GPU is lost"),
         ],
     ),
     # Figures that a GPU lacks are None, and told once for all GPUs; reasons do not mix.
@@ -72,12 +72,12 @@ LOOKS: list[tuple[str, dict[str, str], list[tuple[str, list[dict[str, Any]], str
                 "GPU 0, GPU 1 without utilization, power (not supported)",
             ),
             (
-                "nvmlDeviceGetMemoryInfo_v2@1=4,nvmlDeviceGetMemoryInfo@1=4,nvmlDeviceGetPowerUsage@1=3",
+                "nvmlDeviceGetMemoryInfo_v2@1=4,nvmlDeviceGetPowerUsage@1=3",
                 [
                     HEALTHY_0,
                     HEALTHY_1 | dict.fromkeys(("memory_used_bytes", "memory_total_bytes", "power_watts")),
                 ],
-                "GPU 1 without memory (no permission), power (not supported)",
+                "GPU 1 without memory (insufficient permissions), power (not supported)",
             ),
             (
                 "nvmlDeviceGetTotalEnergyConsumption@0=3",
@@ -92,7 +92,7 @@ LOOKS: list[tuple[str, dict[str, str], list[tuple[str, list[dict[str, Any]], str
         [
             (f"*={code}", [GPU_0 | NO_FIGURES], f"GPU 0 without {ALL_FIGURES} ({words})")
             for code, words in (
-                *((3, "not supported"), (4, "no permission"), (10, "timed out")),
+                *((3, "not supported"), (4, "insufficient permissions"), (10, "timeout")),
                 *((999, "unknown error"), (77, "error 77 of the fake")),
             )
         ],
@@ -108,14 +108,14 @@ LOOKS: list[tuple[str, dict[str, str], list[tuple[str, list[dict[str, Any]], str
         {"gpus": "1", "mig": "1"},
         [
             (
-                "nvmlDeviceGetMemoryInfo_v2@0=4,nvmlDeviceGetMemoryInfo@0=4",
+                "nvmlDeviceGetMemoryInfo_v2@0=4",
                 [
                     HEALTHY_0 | {"memory_used_bytes": None, "memory_total_bytes": None},
                     *(MIG_1, MIG_3),
                 ],
-                "GPU 0 without memory (no permission)",
+                "GPU 0 without memory (insufficient permissions)",
             ),
-            ("*@0.2=15", [HEALTHY_0, MIG_1, MIG_3 | NO_FIGURES], "GPU 0 MIG 2: lost"),
+            ("*@0.2=15", [HEALTHY_0, MIG_1, MIG_3 | NO_FIGURES], "GPU 0 MIG 2: GPU is lost"),
             ("", [HEALTHY_0, MIG_1, MIG_3], ""),
         ],
     ),
@@ -145,14 +145,6 @@ def test_a_rank_samples_its_own_gpu_alone(observe: Observe, fake_nvml_dir: Path,
     named = GPU_1["uuid"].replace("GPU", prefix)
     looks = observe(fake_nvml_dir, "", "*@1=15", "", observed=named)
     assert [look["gpus"] for look in looks] == [[HEALTHY_1], [GPU_1 | NO_FIGURES], [HEALTHY_1]]
-
-
-@pytest.mark.ci
-def test_an_old_driver_is_asked_in_the_old_way(observe: Observe, old_fake_nvml_dir: Path) -> None:
-    (look,) = observe(old_fake_nvml_dir, "", gpus="1", reasons="0x04")
-    reserved_counts_as_used = {"memory_used_bytes": GIB + GIB // 2}
-    assert look["gpus"] == [HEALTHY_0 | reserved_counts_as_used | {"clocks_event_reasons": ["power cap"]}]
-    assert look["note"] == ""
 
 
 NO_PROBE = [

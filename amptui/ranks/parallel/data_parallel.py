@@ -279,7 +279,7 @@ class OwnLosses:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._reads_beside = capabilities(device).side_streams
+        self._has_streams = capabilities(device).timed_events
         self._side_stream: torch.Stream | None = None
         self._losses: deque[tuple[int, Tensor]] = deque(maxlen=_KEPT_STEPS)
         self.step = self.judged_step = 0
@@ -305,7 +305,7 @@ class OwnLosses:
 
     def _read(self, value: Tensor) -> float:
         """A value that the device has computed already: the work of later steps is not waited for."""
-        if value.is_cpu or not self._reads_beside:
+        if value.is_cpu or not self._has_streams:
             return float(value.item())
         if self._side_stream is None:
             self._side_stream = torch.Stream(self._device)

@@ -1,6 +1,5 @@
-"""Numbers and checkpoints on their way to the host, batches to the device: no wait, none too early."""
+"""Numbers and checkpoints on their way to the host: no wait, none too early."""
 
-import gc
 import math
 from collections import Counter
 from pathlib import Path
@@ -10,13 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.data.loaders import MAX_AHEAD, DeviceCopies
 from amptui.device.readback import open_readback
 from amptui.records.control import StopRequest
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import EpochFinished
 from tests.builders import StepRow
-from tests.simcuda.device import configured, watched
+from tests.simcuda.device import configured
 from tests.simcuda.training import FIRST_STEPS, Small, run
 from tests.tiny import Log, losses, prepare, resume
 
@@ -63,32 +61,6 @@ def test_a_device_far_behind_the_host_gives_the_same_numbers(precision: str) -> 
     assert all(loss is not None and math.isfinite(loss) for loss in losses(slow.log))
     assert slow.log.of(EpochFinished)[0].validation == quick.log.of(EpochFinished)[0].validation
     assert slow.marks.places() == Counter()
-
-
-BATCHES = 4 * MAX_AHEAD
-
-
-def test_few_batches_wait_on_a_device_that_is_far_behind_and_the_host_waits_for_none() -> None:
-    device = torch.device("cuda", 0)
-    copies, source = DeviceCopies(device), torch.ones(1 << 19).pin_memory()
-    for _ in range(3):
-        copies.send(source)
-    torch.cuda.synchronize()
-    gc.collect()  # other tests' tensors must not be freed meanwhile
-    torch.cuda.reset_peak_memory_stats(device)
-    active_before = torch.cuda.memory_stats(device)["active_bytes.all.current"]
-
-    def send_all() -> None:
-        for _ in range(BATCHES):
-            copies.send(source).mul_(2)
-
-    with configured(kernel_us=20_000.0):
-        waits = watched(send_all)
-        # Active: not to be used again before the device has come past it.
-        active_bytes = torch.cuda.memory_stats(device)["active_bytes.all.peak"] - active_before
-        torch.cuda.synchronize()
-    assert waits == []
-    assert 1 < active_bytes / source.nbytes <= MAX_AHEAD + 2
 
 
 STEPS, STOP = 40, 22
