@@ -3,7 +3,7 @@
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,6 @@ from amptui.recipe.request import SAFETENSORS
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 """What ``torch.load(weights_only=True)`` reads besides tensors and containers."""
-
-_ALIGNED_BYTES = 64
-"""The alignment of torch's own tensors, for the widest vectors."""
-
-_BLOCK_BYTES = 2**26
-"""The most memory that tensors share: a power of two, because torch rounds pinned memory up to one."""
 
 _WRITE_BYTES = 2**22
 
@@ -87,9 +81,8 @@ def _not_plain(keys: Keys, value: object) -> NotPlainError:
 def host_copy(state: Any) -> tuple[Any, Callable[[], None]]:
     """A copy of ``state`` in host memory, and what waits until its copies from GPUs are complete.
 
-    The copies share a few large blocks of memory, so writing them takes the interpreter's lock a few times
-    and not five times per tensor. Tensors that are the same, such as tied weights, are the same in the copy.
-    Empty ones on the meta device stay. Raises NotPlainError.
+    Tensors that are the same, such as tied weights, are the same in the copy. Empty ones on the meta device
+    stay. Raises NotPlainError.
     """
     tensors: dict[object, Tensor] = {}
 
@@ -100,12 +93,13 @@ def host_copy(state: Any) -> tuple[Any, Callable[[], None]]:
 
     state = replaced(state, collect)
     devices = {tensor.device for tensor in tensors.values() if tensor.device.type in PINNING}
-    packed = {key: tensor.detach() for key, tensor in tensors.items() if _packs(tensor)}
-    copies = {key: tensors[key].detach().cpu().clone() for key in tensors.keys() - packed.keys()}
-    for (key, tensor), target in zip(
-        packed.items(), _allocated(packed.values(), pinned=bool(devices)), strict=True
-    ):
-        copies[key] = target.copy_(tensor, non_blocking=tensor.device in devices)
+    copies = {}
+    for key, tensor in tensors.items():
+        if tensor.device in devices and _is_plain(tensor):
+            room = torch.empty_like(tensor, device="cpu", pin_memory=True, requires_grad=False)
+            copies[key] = room.copy_(tensor.detach(), non_blocking=True)
+        else:
+            copies[key] = tensor.detach().cpu().clone()
 
     def wait() -> None:
         for device in devices:
@@ -120,41 +114,14 @@ def host_copy(state: Any) -> tuple[Any, Callable[[], None]]:
     return replaced(state, copied), wait
 
 
-def _allocated(tensors: Iterable[Tensor], *, pinned: bool) -> Iterator[Tensor]:
-    """Memory for each of ``tensors``, with its strides if it is dense."""
-    for block in _blocks(tensors):
-        sizes = [_aligned_bytes(tensor) // tensor.itemsize for tensor in block]
-        memory = torch.empty(sum(sizes), dtype=block[0].dtype, device="cpu", pin_memory=pinned)
-        for tensor, part in zip(block, memory.split(sizes), strict=True):
-            yield part.as_strided(tensor.shape, torch.empty_like(tensor, device="meta").stride())
-
-
-def _blocks(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """The tensors in order, split where the dtype changes or a block is full."""
-    block: list[Tensor] = []
-    filled_bytes = 0
-    for tensor in tensors:
-        if block and (block[0].dtype != tensor.dtype or filled_bytes + _aligned_bytes(tensor) > _BLOCK_BYTES):
-            yield block
-            block, filled_bytes = [], 0
-        block.append(tensor)
-        filled_bytes += _aligned_bytes(tensor)
-    if block:
-        yield block
-
-
-def _aligned_bytes(tensor: Tensor) -> int:
-    return -(-tensor.numel() * tensor.itemsize // _ALIGNED_BYTES) * _ALIGNED_BYTES
-
-
-def _packs(tensor: Tensor) -> bool:
-    """Whether it is nothing but strided numbers, which can share a block."""
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether it is nothing but strided numbers."""
     return tensor.layout == torch.strided and not tensor.is_quantized
 
 
 def _key(tensor: Tensor) -> object:
     """Equal for two tensors only if they are the same numbers in the same memory."""
-    if not _packs(tensor) or not tensor.numel():
+    if not _is_plain(tensor) or not tensor.numel():
         return id(tensor)
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import psutil
 
-from amptui.base.cores import control_groups
+from amptui.base.cores import memory_limits
 from amptui.records.samples import HostSample
 
 _Value = TypeVar("_Value")
@@ -48,21 +48,11 @@ class HostProbe:
         """Used and total bytes under the tightest limit on this process: a cgroup's or the machine's."""
         machine = _or_none(psutil.virtual_memory)
         total_bytes = None if machine is None else machine.total
-        limit = min(_or_none(self._cgroup_limits) or (), default=None)
+        limit = min(memory_limits(self._root), default=None)
         if limit is not None and (total_bytes is None or limit[0] < total_bytes):
             return _or_none(partial(_cgroup_used_bytes, limit[1])), limit[0]
         # "available" and not "free": the kernel frees the page cache when memory is needed.
         return (None if machine is None else machine.total - machine.available), total_bytes
-
-    def _cgroup_limits(self) -> list[tuple[int, Path]]:
-        """The cgroup v2 limits on this process in bytes, each with its folder; none outside containers."""
-        folders = [folder for controllers, folder in control_groups(self._root) if not controllers]
-        limits = ((_or_none(partial(_read_number, folder / "memory.max")), folder) for folder in folders)
-        return [(limit, folder) for limit, folder in limits if limit is not None]
-
-
-def _read_number(file: Path) -> int:
-    return int(file.read_text())
 
 
 def _cgroup_used_bytes(folder: Path) -> int:
@@ -71,7 +61,7 @@ def _cgroup_used_bytes(folder: Path) -> int:
     Kubernetes and Docker show the same difference; ``memory.current`` alone grows with every file read.
     """
     statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    return max(0, _read_number(folder / "memory.current") - int(statistics["inactive_file"]))
+    return max(0, int((folder / "memory.current").read_text()) - int(statistics["inactive_file"]))
 
 
 def _or_none(read: Callable[[], _Value]) -> _Value | None:

@@ -42,7 +42,7 @@ def test_what_intel_and_apple_lack_is_said() -> None:
     assert isinstance(open_readback(MPS, clock=lambda: 0.0), HostReadback)  # it cannot be read later
     assert said[XPU] == ["no float64", "no NVML"]
     assert said[MPS] == [
-        *("no timed events", "no side streams", "no peak of memory, only what is allocated now"),
+        *("no timed events", "no peak of memory, only what is allocated now"),
         *("no float64", "no float8 numbers", "no foreach kernels", "no NVML"),
     ]
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from amptui.base.cores import Cores, memory_limit, read_cores
+from amptui.base.cores import Cores, memory_limits, read_cores
 from amptui.base.units import bytes_of, counted, number_of_bytes
 from amptui.base.version import __version__
 from amptui.reports.doctor.check import Check, broken, fact, fine, one_line, poor
@@ -67,7 +67,8 @@ def compile_checks() -> list[Check]:
 def machine_checks() -> list[Check]:
     """Cores, memory and shared memory: in a container, less than the machine has."""
     shared = [check_shared_memory()] if sys.platform == "linux" else []  # elsewhere it has no folder
-    return [check_cores(read_cores()), check_memory(memory_limit()), *shared]
+    memory = min((limit for limit, _ in memory_limits()), default=None)
+    return [check_cores(read_cores()), check_memory(memory), *shared]
 
 
 def thread_checks() -> list[Check]:
