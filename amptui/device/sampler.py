@@ -1,12 +1,15 @@
-"""The sampling thread: one DeviceSample per interval."""
+"""The sampling thread: one DeviceSample per interval, of the GPUs, torch's allocator and the host."""
 
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
-from amptui.device.host import HostProbe
+import psutil
+
+from amptui.base.cores import memory_limits
 from amptui.device.nvml import NullProbe, open_probe
 from amptui.records.run import Note, Record
 from amptui.records.samples import AllocatorSample, DeviceSample, HostSample
@@ -55,15 +58,16 @@ class Sampler:
         return not self._thread.is_alive()
 
     def _sample_until_stopped(self) -> None:
-        host, nothing = HostProbe(), NullProbe("no GPU data: opening NVML failed")
-        probe = self._or_else("opening NVML", self._open_probe, nothing)
+        probe = self._or_else("opening NVML", self._open_probe, NullProbe("no GPU data: opening NVML failed"))
+        host = HostSample()
         while not self._stopping.is_set():
             began = time.monotonic()
             gpus = self._or_else("GPU sampling", probe.sample, None)
+            host = self._or_else("host sampling", partial(sample_host, host), HostSample())
             sample = DeviceSample(
                 time=time.time(),
                 gpus=gpus or (),
-                host=self._or_else("host sampling", host.sample, HostSample()),
+                host=host,
                 allocator=self._or_else("reading torch's allocator", self._read_allocator, None),
                 note=probe.note if gpus is not None else "no GPU data: sampling failed",
             )
@@ -82,6 +86,29 @@ class Sampler:
                 text = " ".join(f"{what} failed: {type(error).__name__}: {error}".split())
                 self._emit(Note(time=time.time(), severity="warning", text=text))
             return otherwise
+
+
+def sample_host(last: HostSample, root: Path = Path("/")) -> HostSample:
+    """CPU, memory and this process's memory, under the tightest limit: a container's or the machine's.
+
+    psutil counts CPU time from the last call *of the same thread*: the first has no figure, nor has the next
+    if there was nothing in the ``last``. ``root`` is the folder in which ``proc`` and ``sys`` are looked for.
+    """
+    machine, cpu_percent = psutil.virtual_memory(), psutil.cpu_percent()
+    total_bytes, folder = min(memory_limits(root), default=(machine.total, root))
+    if total_bytes < machine.total:
+        # Kubernetes and Docker leave out the file cache, too: it grows with every file that is read.
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        current_bytes = int((folder / "memory.current").read_text())
+        used_bytes = max(0, current_bytes - int(statistics["inactive_file"]))
+    else:  # "available" and not "free": the kernel frees the page cache when memory is needed
+        used_bytes, total_bytes = machine.total - machine.available, machine.total
+    return HostSample(
+        cpu_percent=None if last.memory_total_bytes is None else cpu_percent,
+        memory_used_bytes=used_bytes,
+        memory_total_bytes=total_bytes,
+        process_rss_bytes=psutil.Process().memory_info().rss,
+    )
 
 
 def watch_gpu(uuid: str, take: Callable[[Record], object]) -> Callable[[], object]:
