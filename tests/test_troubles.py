@@ -202,14 +202,6 @@ def test_gradients_that_vanish_in_float16_are_an_alarm_told_once() -> None:
     assert view.numerics.scaler.numbers["skips"] == 0  # the scaler notices nothing
 
 
-@pytest.mark.ci
-def test_the_other_troubles_and_none_are_no_underflow() -> None:
-    for trouble in ("none", "calibration", "forward"):
-        view = watch(unstable(trouble, steps=20))
-        assert not [event for event in view.events if isinstance(event.about, FindingReported)]
-        assert amp_answer(view).of("float16").state != "underflows"
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("trouble", "severity", "said"),

@@ -12,10 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from amptui.probes.float16_window import (
-    MAX_PARAMETERS,
-    Float16WindowProbe,
-)
+from amptui.probes.float16_window import MAX_PARAMETERS, Float16WindowProbe
 from amptui.probes.gradients import GradientProbe
 from amptui.records.findings import Float16Window, ParameterWindow
 from tests.probes.test_gradients import model_with_gradients

@@ -16,32 +16,12 @@ from amptui.probes.probe import Cadence
 from amptui.probes.schedule import Probes
 from amptui.probes.snapshot import Snapshot
 from amptui.probes.step_timer import StepTimer
-from amptui.records.control import (
-    Control,
-    PauseRequest,
-    PrecisionRequest,
-    XRayRequest,
-)
+from amptui.records.control import Control, PauseRequest, PrecisionRequest, XRayRequest
 from amptui.records.findings import Float16Window, ModulesTraced, StepTimed, XRayTaken
-from amptui.records.run import (
-    NonFinite,
-    Note,
-    PauseChanged,
-    PrecisionChanged,
-    Record,
-    StepSkipped,
-)
+from amptui.records.run import NonFinite, Note, PauseChanged, PrecisionChanged, Record, StepSkipped
 from tests.builders import StepRow
 from tests.loops.clock import Clock
-from tests.tiny import (
-    Log,
-    Spoiled,
-    Tiny,
-    log_of,
-    no_waits,
-    prepare,
-    train,
-)
+from tests.tiny import Log, Spoiled, Tiny, log_of, no_waits, prepare, train
 
 
 @given(

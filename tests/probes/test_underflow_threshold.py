@@ -128,13 +128,8 @@ CAUSES = {
 """What the answer on AMP is about in each trouble of ``unstable``; empty without trouble."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=CI if name == "underflow" else NIGHTLY)
-        for name in get_args(Unstable.__annotations__["trouble"])
-    ],
-)
+@pytest.mark.ci
+@pytest.mark.parametrize("name", get_args(Unstable.__annotations__["trouble"]))
 def test_of_all_troubles_only_underflow_is_one(name: Any) -> None:
     measured = measure(Unstable(trouble=name))
     assert measured.cause == CAUSES[name]
