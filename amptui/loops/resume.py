@@ -177,12 +177,10 @@ def share_batch(
 ) -> tuple[Checkpoint, TrainRequest, str]:
     """The same with the batch size of each of ``ranks``, whose global batch is that of before.
 
-    The third is what is different with another number of ranks, in one line, or "". Where one or both are
-    several, the request's own batch size does not count. Raises UsageError for ranks without equal parts.
+    The third is what is different with another number of ranks, in one line, or "". The request's own batch
+    size does not count: it may be of another number. Raises UsageError for ranks without equal parts.
     """
     before = checkpoint.world_size
-    if before == ranks == 1:
-        return checkpoint, request, ""
     settings = {name: value for name, value in request.settings.items() if name != _BATCH_SIZE}
     request = replace(request, batch_size=None, settings=settings)
     if before == ranks:

@@ -99,7 +99,6 @@ def plan_resumed(given: Mapping[str, Any], text: str, *, trust: bool = False) ->
     if not trust and not is_own(folder):
         what = f"{folder.run_json_path} is another user's, or others may write it"
         raise RunFolderError(what, hint="add --trust to run what it says")
-    saved = _with_rank_batch(saved, given.get("nproc", saved.nproc), folder.path.name)
     if "model" in given:
         given = {**given, "model": parse_model(given["model"]).anywhere}
     for name, value in given.items():
@@ -114,28 +113,6 @@ def plan_resumed(given: Mapping[str, Any], text: str, *, trust: bool = False) ->
         refuse_unsupported(request, request.nproc)
     _check_weights(request, folder.path)
     return Plan(request, parse_model(request.model), folder)
-
-
-def _with_rank_batch(saved: TrainRequest, ranks: int, run: str) -> TrainRequest:
-    """``saved`` with the batch size of each of ``ranks``, if it names one: the global batch stays.
-
-    Raises UsageError if they cannot have equal parts of it.
-    """
-    if ranks == saved.nproc:
-        return saved
-
-    def part(batch_size: int) -> int:
-        whole = batch_size * saved.nproc
-        if whole % ranks:
-            what = f"{run} has a global batch of {whole:,} samples, which {ranks} ranks cannot share equally"
-            raise UsageError(f"--nproc {ranks}: {what}", hint="use another number of ranks")
-        return whole // ranks
-
-    settings = dict(saved.settings)
-    if settings.get("batch_size", "").isdecimal():
-        settings["batch_size"] = str(part(int(settings["batch_size"])))
-    batch_size = None if saved.batch_size is None else part(saved.batch_size)
-    return replace(saved, batch_size=batch_size, settings=settings)
 
 
 def _check_weights(request: TrainRequest, run_dir: Path | None) -> None:

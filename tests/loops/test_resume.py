@@ -352,8 +352,7 @@ def test_the_global_batch_stays_and_none_is_asked_for(alone: Checkpoint, ranks: 
     assert (request.batch_size, request.settings) == (None, {"width": "8"})
 
 
-def test_a_run_of_one_process_keeps_its_request_and_an_unequal_share_is_refused(alone: Checkpoint) -> None:
-    assert share_batch(alone, REQUEST, 1) == (alone, REQUEST, "")
+def test_an_unequal_share_is_refused(alone: Checkpoint) -> None:
     batch = "has a global batch of 16 samples, which 6 ranks cannot share equally"
     with pytest.raises(UsageError, match=f"{batch}; use --nproc 4"):
         share_batch(of_two(alone), REQUEST, 6)

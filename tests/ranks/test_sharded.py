@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
-from amptui.base.errors import ExperimentError
 from amptui.checkpoint.states import load_weights
 from amptui.ranks.parallel.data_parallel import LossRoot
 from amptui.ranks.parallel.sharded import blocks_of, shard
@@ -50,20 +49,6 @@ def group() -> Iterator[None]:
     torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
-
-
-@pytest.mark.torch
-@pytest.mark.usefixtures("group")
-def test_a_block_may_have_a_dtype_of_its_own_and_trained_weights_of_one_block_only_one() -> None:
-    def block() -> nn.Sequential:
-        return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.float64))
-
-    shard(LossRoot(block(), [1]), 1)
-    frozen = nn.ModuleList([block()])
-    frozen[0].get_submodule("1").requires_grad_(False)
-    shard(LossRoot(frozen, [1]), 1)
-    with pytest.raises(ExperimentError, match=r"0\.0\.weight is float32 and 0\.1\.weight is float64"):
-        shard(LossRoot(nn.ModuleList([block()]), [1]), 1)
 
 
 @pytest.mark.torch

@@ -1,7 +1,7 @@
 """FSDP2 around an experiment's loss: weights, gradients and optimizer states are divided among all ranks."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar
@@ -199,27 +199,12 @@ def shard(root: LossRoot, ranks: int) -> FSDPModule:
     """Shard the blocks, then the rest; parameters of other types than float32 have no room for the loss."""
     mesh = init_device_mesh(root.loss.mean.device.type, (ranks,))
     blocks = blocks_of(root.model)
-    _check_dtypes(root.model, blocks)
     for block in blocks:
         fully_shard(block, mesh=mesh)
     inside = {parameter for block in blocks for parameter in block.parameters()}
     if any(p.dtype is not torch.float32 for p in root.model.parameters() if p not in inside):
         fully_shard(root.loss, mesh=mesh)
     return fully_shard(root, mesh=mesh)
-
-
-def _check_dtypes(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
-    """Raise ExperimentError if trained weights that are gathered together have several dtypes."""
-    block_of = {parameter: block for block in blocks for parameter in block.parameters()}
-    dtypes: dict[nn.Module | None, dict[torch.dtype, str]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            dtypes.setdefault(block_of.get(parameter), {}).setdefault(parameter.dtype, name)
-    for names in dtypes.values():
-        if len(names) > 1:
-            examples = " and ".join(f"{name} is {str(dtype)[6:]}" for dtype, name in names.items())
-            what = f"FSDP gathers weights of one dtype together, but {examples}"
-            raise ExperimentError(what, hint="give all weights of a block one dtype, or train without --fsdp")
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
