@@ -193,9 +193,9 @@ class OneOfRanks:
         return None
 
     def _join(self, board: Board) -> None:
-        device, function = self._optimizer.device, "watch" if self._watched else "observe"
-        place = place_of(device, device_name(device), properties(device).uuid)
-        sign_in = SignIn(board, self.world, place, function)
+        device = self._optimizer.device
+        place = place_of(self.world.rank, device, device_name(device), properties(device).uuid)
+        sign_in = SignIn(board, self.world, place)
         self._watch = watch = HangWatch(
             board,
             self.world,

@@ -5,10 +5,9 @@ members of a group begin the same ones in the same order: whoever has begun fewe
 group more, while nobody comes further, makes the others wait.
 
 A thread in each rank sees that, also while a collective blocks the trainer, over a connection of its own to a
-store that should outlive the ranks. Rank 0 looks at everybody's progress as often as it is told, the others
-less often the more ranks there are. Who finds that nothing has moved for ``--hang-timeout`` posts that, and
-the first post counts for all; each rank then posts the stack of its trainer, and rank 0 tells of all if it
-answers.
+store that should outlive the ranks. Each looks at everybody's progress as often as it is told. Who finds that
+nothing has moved for ``--hang-timeout`` posts that, and the first post counts for all; each rank then posts
+the stack of its trainer, and rank 0 tells of all if it answers.
 """
 
 import math
@@ -59,15 +58,12 @@ _TELLING_SECONDS = 10.0
 
 _POLL_SECONDS, _CLOSING_SECONDS = 0.1, 2.0
 
-_LOOKS_PER_SECOND = 32
-"""At everybody's progress by all ranks together: at 512 ranks each look reads 512 values."""
-
 _HANG, _TOLD = "hang", "hang/told"
 
 
 def beat_seconds(ranks: int) -> float:
-    """How often a rank tells its progress: all ``ranks`` together 1,000 times a second at most."""
-    return max(1.0, ranks / 1000)
+    """How often a rank tells its progress and reads that of all: all ``ranks`` at most 64 times a second."""
+    return max(1.0, ranks / 64)
 
 
 class Heartbeat(NamedTuple):
@@ -145,12 +141,12 @@ class ProgressTable:
         self._move_times = [0.0] * ranks
         self._look_time: float | None = None
 
-    def take(self, now: float, beats: Sequence[Heartbeat], *, interval_seconds: float | None = None) -> None:
-        """Take all ranks' ``beats``, looked at every ``interval_seconds``: by default as they are told."""
-        interval = self._interval_seconds if interval_seconds is None else interval_seconds
+    def take(self, now: float, beats: Sequence[Heartbeat]) -> None:
+        """Take all ranks' ``beats``, looked at as often as they are told."""
+        interval = self._interval_seconds
         if self._look_time is None:
             self._answer_times, self._move_times = [now] * len(beats), [now] * len(beats)
-        elif (paused := now - self._look_time - interval) > _SILENT_BEATS * self._interval_seconds / 2:
+        elif (paused := now - self._look_time - interval) > _SILENT_BEATS * interval / 2:
             # This process did not run. The others may not have either: nobody is blamed for that time.
             self._answer_times = [seconds + paused for seconds in self._answer_times]
             self._move_times = [seconds + paused for seconds in self._move_times]
@@ -325,8 +321,6 @@ class HangWatch:
         """The step is this rank's when somebody was last told to make the others wait."""
         self._has_told_stack = False
         self._beat_interval = beat_seconds(world.size)
-        self._look_interval = max(self._beat_interval, 0 if world.leads else world.size / _LOOKS_PER_SECOND)
-        self._look_due = 0.0
         self._lost_since: float | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="amptui-hang-watch", daemon=True)
@@ -370,9 +364,7 @@ class HangWatch:
             if not self._gives_up or now - self._lost_since >= GRACE_SECONDS:  # the trainer has not noticed
                 self._end(ended, ())
                 return True
-        if now >= self._look_due:
-            self._look_due = now + self._look_interval - self._beat_interval / 2
-            self._look()
+        self._look()
         return False
 
     def post_beat(self) -> None:
@@ -383,7 +375,7 @@ class HangWatch:
     def _look(self) -> None:
         beats = self._board.read([f"beat/{rank}" for rank in range(self._world.size)])
         now = time.monotonic()
-        self._table.take(now, [Heartbeat(*beat) for beat in beats], interval_seconds=self._look_interval)
+        self._table.take(now, [Heartbeat(*beat) for beat in beats])
         if self._world.leads:
             still_seconds = self._table.still_seconds(now)
             if (record := self._news.judge(self._table.awaited(now), still_seconds)) is not None:

@@ -194,7 +194,7 @@ class RankThread(TrainingThread):
         uuid = properties(device).uuid
         if uuid is not None and self._watch_gpu is not None:
             self._stop_watching = self._watch_gpu(uuid, self._take_gpus)
-        place = place_of(device, device_name(device), uuid)
+        place = place_of(self._world.rank, device, device_name(device), uuid)
         make_strategy: MakeStrategy = DataParallel
         if self._request.fsdp:
             from amptui.ranks.parallel.sharded import ShardedDataParallel

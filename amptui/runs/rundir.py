@@ -96,8 +96,7 @@ def create_run_dir(requested: Path | None, model: str) -> RunDir:
     """A folder for a new run of ``model``: ``requested``, or a new one among the user's runs.
 
     Two processes may get the same folder at the same time; the run's lock then admits one. Raises
-    ``RunFolderError`` if the folder cannot be created or written, is another user's, or already contains a
-    run.
+    ``RunFolderError`` if the folder cannot be created, is another user's, or already contains a run.
     """
     if requested is None:
         base = default_base()
@@ -123,14 +122,14 @@ def create_run_dir(requested: Path | None, model: str) -> RunDir:
     except OSError as error:
         raise _cannot_create(path, error) from error
     refuse_a_run(RunDir(path))
-    return _writable(RunDir(path))
+    return RunDir(path)
 
 
 def open_run_dir(path: Path) -> RunDir:
-    """The folder of a run to resume. Raises ``RunFolderError`` if it does not exist or cannot be written."""
+    """The folder of a run to resume. Raises ``RunFolderError`` if it does not exist."""
     if not path.is_dir():
         raise RunFolderError(f"{path} is not a folder", hint="give the folder of a run")
-    return _writable(RunDir(path.resolve()))
+    return RunDir(path.resolve())
 
 
 def refuse_a_run(run_dir: RunDir) -> None:
@@ -234,12 +233,6 @@ def make_private(folder: Path) -> None:
     except FileNotFoundError:
         make_private(folder.parent)
         folder.mkdir(FOLDER_MODE, exist_ok=True)
-
-
-def _writable(run_dir: RunDir) -> RunDir:
-    if not os.access(run_dir.path, os.W_OK | os.X_OK):
-        raise RunFolderError(f"cannot write in the run folder {run_dir.path}", hint=_CHOOSE)
-    return run_dir
 
 
 def _cannot_create(path: Path, error: OSError) -> RunFolderError:

@@ -93,7 +93,9 @@ def test_a_process_is_known_by_its_machine_its_number_and_its_start(
     other: "subprocess.Popen[bytes]",
 ) -> None:
     there = replace(
-        place_of(torch.device("cpu"), "CPU", None), pid=other.pid, started_ticks=started_ticks(other.pid) or 0
+        place_of(0, torch.device("cpu"), "CPU", None),
+        pid=other.pid,
+        started_ticks=started_ticks(other.pid) or 0,
     )
     for machine in ("another boot/4026531836", ""):
         elsewhere = replace(there, machine=machine)

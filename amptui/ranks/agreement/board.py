@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -134,15 +134,10 @@ def is_ahead(other: Mapping[str, int], this: Mapping[str, int]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a rank runs."""
+class Place(RankPlace):
+    """Where a rank runs, and its process there."""
 
-    host: str
     pid: int
-    device: str
-    device_name: str
-    gpu_uuid: str | None
-    memory_total_bytes: int | None
     machine: str = ""
     """What its process number belongs to, see :func:`here`."""
     started_ticks: int = 0
@@ -160,9 +155,10 @@ class Place:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Place:
+def place_of(rank: int, device: torch.device, device_name: str, gpu_uuid: str | None) -> Place:
     """Where this process runs."""
     return Place(
+        rank=rank,
         host=socket.gethostname(),
         pid=os.getpid(),
         device=str(device),
@@ -225,22 +221,19 @@ def started_ticks(pid: int) -> int | None:
 
 
 class SignIn:
-    """One rank's part: it tells ``place``, and which function it ``calls``; all hear the same verdict."""
+    """One rank's part: it tells ``place``; all hear the same verdict."""
 
-    def __init__(self, board: Board, world: World, place: Place, calls: str = "") -> None:
+    def __init__(self, board: Board, world: World, place: Place) -> None:
         self._board = board
         self._world = world
-        board.post(f"place/{world.rank}", [calls, asdict(place)])
+        board.post(f"place/{world.rank}", asdict(place))
         board.count("signed", 1)
 
     def verdict(self) -> Sequence[Place] | str | None:
         """Where all ranks run, or why they do not train together; None while some may come."""
         board, size = self._board, self._world.size
         if self._world.leads and board.count("signed") >= size:
-            posts = board.read([f"place/{rank}" for rank in range(size)])
-            unlike = [rank for rank, (calls, _) in enumerate(posts) if calls != posts[0][0]]
-            why = f"rank {unlike[0]} calls another function of amptui's than rank 0" if unlike else ""
-            board.decide(_MEMBERS, why or [place for _, place in posts])
+            board.decide(_MEMBERS, board.read([f"place/{rank}" for rank in range(size)]))
         members = board.look(_MEMBERS)
         return [Place(**place) for place in members] if isinstance(members, list) else members
 
@@ -253,17 +246,8 @@ class SignIn:
 
 def ranks_started(world: World, places: Sequence[Place]) -> RanksStarted:
     """The record of ranks that have met."""
-    ranks = tuple(
-        RankPlace(
-            rank=rank,
-            host=place.host,
-            device=place.device,
-            device_name=place.device_name,
-            gpu_uuid=place.gpu_uuid,
-            memory_total_bytes=place.memory_total_bytes,
-        )
-        for rank, place in enumerate(places)
-    )
+    names = [field.name for field in fields(RankPlace)]
+    ranks = tuple(RankPlace(**{name: getattr(place, name) for name in names}) for place in places)
     restarts = {"restarts": world.restart, "max_restarts": world.max_restarts}
     return RanksStarted(time=time.time(), ranks=ranks, **restarts)
 
