@@ -65,9 +65,9 @@ def said_by(terminal: Terminal) -> str:
 
 
 @contextmanager
-def headless(lives: Lives, run: Path, *arguments: str, program: str = "") -> Iterator[Process]:
+def headless(lives: Lives, run: Path, *arguments: str) -> Iterator[Process]:
     with ended_afterwards(run):
-        process = lives.start(*(arguments or train_arguments(run, "--headless")), program=program)
+        process = lives.start(*(arguments or train_arguments(run, "--headless")))
         wait_until(lambda: last_step(run) > 0, "no step was taken")
         yield process
 
@@ -113,19 +113,13 @@ def test_a_headless_run_that_prints_survives_its_terminal(warm: WarmSource, tmp_
     assert any("terminal was closed" in getattr(record, "text", "") for record in records_of(run))
 
 
-HURRIED = changed_program("from amptui.process import stop_signals; stop_signals.LEAVE_AFTER_SECONDS = 0.1")
-"""A process with nothing to wait for leaves much sooner than usual."""
-
-
 @contextmanager
-def in_a_slow_step(
-    lives: Lives, tmp_path: Path, *options: str, program: str = ""
-) -> Iterator[tuple[Process, Path, Path]]:
+def in_a_slow_step(lives: Lives, tmp_path: Path, *options: str) -> Iterator[tuple[Process, Path, Path]]:
     """A run in its third step, its folder, and the file that this step waits for."""
     run, gate = tmp_path / "run", tmp_path / "gate"
     held = ("--set", f"gate={gate}", "--set", "at=3")
     arguments = train_arguments(run, "--headless", *held, *options)
-    with headless(lives, run, *arguments, program=program) as process:
+    with headless(lives, run, *arguments) as process:
         wait_until(lambda: last_step(run) == 2, "the slow step did not begin")
         yield process, run, gate
 
@@ -143,12 +137,12 @@ def waits(run: Path) -> list[str]:
 def test_a_stop_waits_for_the_step_however_long_it_takes_and_says_so(
     numbers: tuple[signal.Signals, ...], lives: Lives, tmp_path: Path
 ) -> None:
-    with in_a_slow_step(lives, tmp_path, program=HURRIED) as (process, run, gate):
+    with in_a_slow_step(lives, tmp_path) as (process, run, gate):
         for number in numbers:
             process.send_signal(number)
         wait_until(lambda: waits(run) == ["stopping after step 3"], "what is awaited was not told")
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1.0)  # ten times the time of a process with nothing to wait for
+            process.wait(1.0)
         assert "second Ctrl+C or SIGTERM" in lives.log.read_text()
         gate.touch()
         assert process.wait(60) in {128 + number for number in numbers}

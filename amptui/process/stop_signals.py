@@ -20,12 +20,9 @@ if TYPE_CHECKING:
 
 ScreenT = TypeVar("ScreenT", bound="Screen")
 
-LEAVE_AFTER_SECONDS = 15.0
-"""A process with nothing to wait for exits within that time after SIGINT or SIGTERM, even if its terminal
-blocks every write."""
-
 AT_ONCE_SECONDS = 5.0
-"""The same after the second one."""
+"""A process exits within that time after the second SIGINT or SIGTERM, even if its terminal blocks every
+write."""
 
 _BY_HAND = (signal.SIGINT, signal.SIGTERM)
 """A person waits: the second one ends the run at once."""
@@ -103,7 +100,7 @@ class StopSignals:
     """While entered, signals that would kill the process ask the run to stop instead.
 
     ``ask`` gets that request in the main thread; its reason is the first signal's name. With ``hung_up``,
-    SIGHUP calls that instead of stopping. While ``busy()`` is true, a slow end is not cut short.
+    SIGHUP calls that instead of stopping.
 
     The second SIGINT or SIGTERM exits at once. With ``closes``, ``ask`` gets a request to stop at once
     instead, the process exits by itself within ``AT_ONCE_SECONDS``, and the third one exits before that.
@@ -118,20 +115,17 @@ class StopSignals:
         ask: Callable[[StopRequest], object],
         *,
         hung_up: Callable[[], object] | None = None,
-        busy: Callable[[], bool] = lambda: False,
         closes: bool = False,
         restore_terminal: Callable[[], object] | None = None,
     ) -> None:
         self._ask_run = ask
         self._closes = closes
         self._hung_up = hung_up
-        self._busy = busy
-        self._was_busy = False
         self._restore_terminal = restore_terminal
         self._before: dict[signal.Signals, Any] = {}
         self._pid = os.getpid()
         self._urged = False
-        self._last_resorts: list[threading.Timer] = []
+        self._last_resort: threading.Timer | None = None
         self.received: int | None = None
         """The number of the first stop signal."""
 
@@ -151,8 +145,8 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for last_resort in self._last_resorts:
-            last_resort.cancel()
+        if self._last_resort is not None:
+            self._last_resort.cancel()
         for number, before in self._before.items():
             signal.signal(number, before)
 
@@ -186,37 +180,23 @@ class StopSignals:
     def _urge(self, number: int, frame: FrameType | None) -> None:
         if not self._is_ours(number):
             return
-        if self._urged:
-            if not self._closes:
-                self._leave(number)
-            self._closes = False  # it has the time to say how it ended, but only once
-            self._ask_run(StopRequest(signal.Signals(number).name, at_once=True))
-            self._leave_in_time(AT_ONCE_SECONDS, self._leave)
+        if not self._urged:
+            self._urged = True
+            self._ask(number, frame)
             return
-        self._urged = True
-        self._ask(number, frame)
-        self._leave_in_time(LEAVE_AFTER_SECONDS, self._leave_unless_busy)
+        if not self._closes:
+            self._leave(number)
+        self._closes = False  # it has the time to say how it ended, but only once
+        self._ask_run(StopRequest(signal.Signals(number).name, at_once=True))
+        # In any case: the main thread may be blocked writing to a terminal.
+        self._last_resort = threading.Timer(AT_ONCE_SECONDS, self._leave)
+        self._last_resort.daemon = True
+        self._last_resort.start()
 
     def _die(self, number: int, _frame: FrameType | None) -> None:
         if self._restore_terminal is not None and os.getpid() == self._pid:
             self._restore_terminal()
         _die_of(number)
-
-    def _leave_in_time(self, seconds: float, leave: Callable[[], object]) -> None:
-        """Exit later in any case: the main thread may be blocked writing to a terminal."""
-        last_resort = threading.Timer(seconds, leave)
-        self._last_resorts.append(last_resort)
-        last_resort.daemon = True
-        last_resort.start()
-
-    def _leave_unless_busy(self) -> None:
-        # What ended a moment ago may need time to finish.
-        is_busy, was_busy = self._busy(), self._was_busy
-        self._was_busy = is_busy
-        if is_busy or was_busy:
-            self._leave_in_time(LEAVE_AFTER_SECONDS, self._leave_unless_busy)
-        else:
-            self._leave()
 
     def _leave(self, number: int = 0) -> None:
         if self._restore_terminal is not None:

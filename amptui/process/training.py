@@ -184,10 +184,7 @@ class Training:
                 for descriptor in terminals:
                     os.dup2(null, descriptor)
 
-        def busy() -> bool:
-            return not (self._has_ended or self.thread.ended.is_set())
-
-        return StopSignals(self.control.ask, hung_up=hung_up, busy=busy, closes=True)
+        return StopSignals(self.control.ask, hung_up=hung_up, closes=True)
 
     def finish(self, signals: StopSignals, summarize: Callable[[], object] = lambda: None) -> int:
         """Wait for the trainer, close everything and tell how it ended; exit hard if it does not end."""

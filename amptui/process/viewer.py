@@ -108,7 +108,6 @@ def watch_run(
         signals = StopSignals(
             stop,
             hung_up=app.hang_up,
-            busy=lambda: not (ended.is_set() or run.silence()),
             closes=True,
             restore_terminal=restore,
         )
@@ -175,7 +174,7 @@ def follow_until_first_step(run: Follower) -> ViewerEnd:
     session, closed = run.session, threading.Event()
     ended, front = run.ended, PlainFront(session.view, sys.stdout)
 
-    signals = StopSignals(run.ask, hung_up=closed.set, busy=lambda: not ended.is_set(), closes=True)
+    signals = StopSignals(run.ask, hung_up=closed.set, closes=True)
     with signals:
         run.start()
         while not (session.view().step or closed.is_set() or ended.wait(_POLL_SECONDS)):
