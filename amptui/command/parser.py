@@ -208,12 +208,6 @@ RUN_HELP = "a run's folder, journal or name, or a model's name for its newest ru
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "run": {"metavar": "RUN", "nargs": "?", "default": "", "help": RUN_HELP.format("the newest")},
     "--trust": {"action": "store_true", "help": "read the run even if it is another user's"},
-    "--remote-command": {
-        "default": "",
-        "metavar": "COMMAND",
-        "help": "shell command that starts amptui on HOST, for example '~/venv/bin/amptui' "
-        "(default: $AMPTUI_REMOTE_COMMAND, or amptui)",
-    },
     "--quiet": {"action": "store_true", "help": "turn off the bell and desktop notifications"},
     "--notify": {
         "type": webhook_url,

@@ -79,12 +79,10 @@ def attach(
     *,
     frames_per_second: float | None,
     quiet: bool = False,
-    remote_command: str = "",
 ) -> int:
     """Watch a live run; return the exit status. Raises UsageError, RunFolderError and RemoteError.
 
     ``quiet``: the terminal gets no bell and no notification.
-    ``remote_command`` starts amptui on the machine of a run that ``text`` names as HOST:RUN.
     """
     if not can_show_a_screen():
         raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
@@ -96,7 +94,7 @@ def attach(
     if ":" in text:
         from amptui.runs.remote import connect, remote_of
 
-        if (remote := remote_of(text, remote_command)) is not None:
+        if (remote := remote_of(text)) is not None:
             with closing(RemoteFollower(remote, connect(remote))) as far_run:
                 watched = watch_run(far_run, frames_per_second, **options)
             return _conclude(watched, far_run)

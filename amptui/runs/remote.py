@@ -102,23 +102,20 @@ class RefusedError(RemoteError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """HOST:RUN, and what starts amptui there."""
+    """HOST:RUN."""
 
     host: str
     """As ssh takes it: a name of its configuration, or ``user@host``."""
     run: str
     """RUN there; empty for the newest."""
-    command: str = ""
-    """As the command line names it; empty if it does not."""
 
     def argument(self, run: str) -> str:
-        """``HOST:RUN`` and the option that it needs, for the shell."""
+        """``HOST:RUN`` for the shell."""
         user, at, name = self.host.rpartition("@")
-        place = f"{user}{at}{f'[{name}]' if ':' in name else name}:{run}"
-        return shlex.join([place, *(["--remote-command", self.command] if self.command else [])])
+        return shlex.quote(f"{user}{at}{f'[{name}]' if ':' in name else name}:{run}")
 
 
-def remote_of(text: str, command: str = "") -> Remote | None:
+def remote_of(text: str) -> Remote | None:
     """The run on another machine that ``text`` names; None if it names one here.
 
     As for scp and rsync, a slash before the first colon makes it a path of this machine; so does a file or a
@@ -134,7 +131,7 @@ def remote_of(text: str, command: str = "") -> Remote | None:
     host = match[1].replace("[", "").replace("]", "")
     if any(part.startswith("-") or not part for part in host.split("@")):
         raise UsageError(f"{host!r} is not a host", hint="write HOST:RUN or USER@HOST:RUN")
-    return Remote(host=host, run=match[2], command=command)
+    return Remote(host=host, run=match[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +181,7 @@ class Ssh:
             raise RemoteError("there is no ssh here", hint="install OpenSSH's client")
         self.host = remote.host
         self._limit_seconds = _BATCH_SECONDS if batch else math.inf
-        program = remote.command or os.environ.get(COMMAND_VARIABLE, "") or "amptui"
+        program = os.environ.get(COMMAND_VARIABLE, "") or "amptui"
         command = " ".join([program, *map(shlex.quote, arguments)])
         options = [*_OPTIONS, *(_BATCH_OPTIONS if batch else ())]
         self.connection, theirs = socket.socketpair()
@@ -239,7 +236,7 @@ class Ssh:
             needs_user = any(words in why for words in _NEEDS_USER)
             return UnreachableError(self.host, why, needs_user=needs_user)
         if status == _NOT_FOUND or "not found" in line:
-            hint = f"name it with --remote-command or ${COMMAND_VARIABLE}, for example '~/venv/bin/amptui'"
+            hint = f"name it with {COMMAND_VARIABLE}, for example '~/venv/bin/amptui'"
             return RemoteError(f"{self.host} finds no amptui ({line or 'status 127'})", hint=hint)
         # amptui itself never ends well without an answer: something ended the shell before.
         exits = "a start-up file of its shell may exit; " if status == 0 else ""

@@ -117,7 +117,7 @@ def relayed(**fields: object) -> str:
         (
             "exec no-such-program",
             RemoteError,
-            "name it with --remote-command or $AMPTUI_REMOTE_COMMAND, for example '~/venv/bin/amptui'",
+            "name it with AMPTUI_REMOTE_COMMAND, for example '~/venv/bin/amptui'",
         ),
         ("head -c 100000 /dev/zero", RemoteError, "box does not speak amptui's protocol"),
         ("echo refused: why >&2; exit 255", UnreachableError, "cannot reach box: refused: why"),
