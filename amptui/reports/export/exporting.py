@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from amptui.base.errors import AmptuiError, RunFolderError, UsageError
 from amptui.base.runfiles import temporary_beside
 from amptui.records.steps import in_batches
 from amptui.reports.export.page import RecordedRun, page
-from amptui.reports.export.table import late_columns, write_steps
+from amptui.reports.export.table import write_steps
 from amptui.runs.find import journal_of, name_of
 from amptui.runs.journal import JournalReader
 from amptui.runs.rundir import reason, why_owned
@@ -46,38 +46,23 @@ def export(
     event_file = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
     places = (("--csv", csv), ("--tensorboard", event_file), ("--html", html))
     refuse_own_files([(option, out) for option, out in places if out is not None], [path])
-    with ExitStack() as stack:
-        new_csv, new_page = (
-            None if out is None else (out, stack.enter_context(_replacing(out))) for out in (csv, html)
-        )
-        events = None
-        if event_file is not None:
-            from amptui.reports.export.tensorboard import EventFile
-
-            new_events = stack.enter_context(_replacing(event_file))
-            stack.enter_context(_writing(event_file))
-            events = stack.enter_context(closing(EventFile(new_events)))
-        reader, is_empty, late = JournalReader(path), True, dict[str, None]()
-        for batch in in_batches(reader):
-            is_empty = False
-            recording.add(batch)
-            late |= dict.fromkeys(late_columns(batch))
-            if events is not None:
-                events.add(batch)
-        recording.passed_over = reader.passed_over
-        if is_empty:
-            raise RunFolderError(f"{path} holds no records", hint=recording.passed_over)
-        if events is not None:
-            events.finish(recording.views()[0], recording.passed_over)
-        if new_page is not None:
-            with _writing(new_page[0]):
-                new_page[1].write_text(page(recording), encoding="utf-8", errors="replace")
-        if new_csv is not None:
-            optimizers = recording.views()[0].optimizers
-            label = next((one.label for one in optimizers if not one.name), "")
-            # Once more: its head has all columns.
-            with _writing(new_csv[0]):
-                write_steps(new_csv[1], JournalReader(path), late, label)
+    if event_file is not None:
+        from amptui.reports.export.tensorboard import write_events
+    reader = JournalReader(path)
+    for batch in in_batches(reader):
+        recording.add(batch)
+    recording.passed_over = reader.passed_over
+    if recording.is_empty:
+        raise RunFolderError(f"{path} holds no records", hint=recording.passed_over)
+    if html is not None:
+        write_file(html, page(recording))
+    # Once more for each: a table's head has all columns.
+    if csv is not None:
+        with _replacing(csv) as beside:
+            write_steps(beside, JournalReader(path), recording.late_columns, recording.first_label)
+    if event_file is not None:
+        with _replacing(event_file) as beside:
+            write_events(beside, iter(JournalReader(path)))
     return Exported(steps=recording.steps, passed_over=recording.passed_over)
 
 
@@ -102,7 +87,7 @@ def refuse_own_files(places: Iterable[tuple[str, Path]], read: Sequence[Path]) -
 
 def write_file(out: Path, text: str) -> None:
     """Write ``text`` to ``out``, replacing it atomically. Raises ``AmptuiError`` if that is not possible."""
-    with _replacing(out) as beside, _writing(out):
+    with _replacing(out) as beside:
         beside.write_text(text, encoding="utf-8", errors="replace")
 
 
@@ -110,10 +95,10 @@ def write_file(out: Path, text: str) -> None:
 def _replacing(out: Path) -> Iterator[Path]:
     """A temporary file in the folder of ``out``: replaces ``out`` at the end, is removed after an error.
 
-    Creates missing folders; an empty file replaces nothing. Raises ``AmptuiError`` if ``out`` cannot be
-    written or is not a file. A symbolic link is none: in a shared folder it may be another user's.
+    Creates missing folders. Raises ``AmptuiError`` for an ``OSError``, and if ``out`` is not a file. A
+    symbolic link is none: in a shared folder it may be another user's.
     """
-    with _writing(out):
+    try:
         if out.is_symlink() or (out.exists() and not out.is_file()):
             what = "a symbolic link" if out.is_symlink() else "not a file"
             raise AmptuiError(f"cannot write {out}: it is {what}", hint=_HINT)
@@ -122,20 +107,10 @@ def _replacing(out: Path) -> Iterator[Path]:
         temporary = temporary_beside(out)
         # Exclusively: in a shared folder such as /tmp, somebody's link could be there.
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    try:
-        yield temporary
-        with _writing(out):
-            if temporary.stat().st_size:
-                temporary.replace(out)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
-@contextmanager
-def _writing(out: Path) -> Iterator[None]:
-    """Turn an ``OSError`` into an ``AmptuiError`` that names ``out``."""
-    try:
-        yield
+        try:
+            yield temporary
+            temporary.replace(out)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise AmptuiError(f"cannot write {out}: {reason(error)}", hint=_HINT) from error

@@ -19,6 +19,7 @@ from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.run import EpochFinished, Record, RunFailed, RunFinished, Validated, reference_precision
 from amptui.records.steps import Steps
 from amptui.reports.export.charts import charts, histogram, step_axis, zones
+from amptui.reports.export.table import late_columns
 from amptui.reports.export.template import Block, Card, Span, Words, chip, document, table, verdict
 from amptui.telemetry.comparison import ordered
 from amptui.telemetry.health import underflowing_share
@@ -45,10 +46,15 @@ class RecordedRun:
         self.validations: list[EpochFinished | Validated] = []
         self.passed_over = ""
         """What of the journal could not be read, in one line."""
+        self.late_columns: dict[str, None] = {}
+        """The columns of a table of its steps that not every table has."""
+        self.is_empty = True
         self._session = Session(folder)
 
     def add(self, records: Sequence[Record]) -> None:
         """Add the next records."""
+        self.is_empty = False
+        self.late_columns |= dict.fromkeys(late_columns(records))
         self.steps += sum(record.count for record in records if isinstance(record, Steps))
         self._session.fold(records)
         self.validations += [
@@ -56,6 +62,11 @@ class RecordedRun:
             for record in records
             if isinstance(record, EpochFinished | Validated) and record.validation is not None
         ]
+
+    @property
+    def first_label(self) -> str:
+        """What the first of several optimizers is called."""
+        return next((one.label for one in self.views()[0].optimizers if one.name == FIRST), "")
 
     def views(self) -> list[SessionView]:
         """The view after the last record, with each optimizer in front; the run's first is the first."""

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from amptui.records.findings import UpdatesMeasured
-from amptui.records.run import EpochFinished, PrecisionChanged, Record, Validation
+from amptui.records.run import EpochFinished, Record, Validation
 from amptui.reports.export import export
-from tests import poison
 from tests.builders import StepRow, of, one_by_one, write_journal
 from tests.gan_journal import gan_records
 from tests.golden import Goldens
-from tests.telemetry.record_samples import device, skip, step
+from tests.telemetry.record_samples import device, step
 from tests.telemetry.record_samples import run as started
 
 pytestmark = pytest.mark.ci
@@ -45,11 +44,6 @@ def curve(events: Any) -> str:
     return " ".join(f"{event.step}={event.value:.5g}" for event in events)
 
 
-def text(events: Any, tag: str) -> str:
-    (event,) = events.Tensors(tag)
-    return str(event.tensor_proto.string_val[0].decode())
-
-
 VALIDATION = Validation(loss=0.5, accuracy=0.75, samples=10, metrics={"top5": 0.875})
 
 RECORDS: list[Record] = [
@@ -75,14 +69,3 @@ def test_each_record_has_its_curves_at_its_step(tmp_path: Path, goldens: Goldens
         times = [row.time for row in of(StepRow, one_by_one(records)) if not row.optimizer]
         assert [event.wall_time for event in points["loss"]] == times
     goldens.check("reports/tensorboard", "\n".join(lines))
-
-
-def test_switches_skips_and_notes_are_text_that_markdown_leaves_alone(tmp_path: Path) -> None:
-    switch = PrecisionChanged(time=100.0, step=2, previous="fp32", current="fp16")
-    events = exported(tmp_path, *poison.evil_records(), switch, skip(2))
-    for tag in ("run", "events"):
-        lines = text(events, tag).splitlines()
-        assert lines
-        assert all(line.startswith("    ") for line in lines)
-        assert any(poison.EVIL in line for line in lines)
-    assert "FP32 → AMP fp16" in text(events, "events")
