@@ -9,10 +9,9 @@ from pathlib import Path
 from amptui.base import strictjson
 from amptui.base.errors import RunFolderError, UsageError
 from amptui.base.prompt import put, say
-from amptui.records.steps import in_batches
 from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.tables import as_json, plain_lines
-from amptui.reports.compare.trace import RunFigures, Trace
+from amptui.reports.compare.trace import RunFigures, figures_of
 from amptui.reports.export.exporting import refuse_own_files, write_file
 from amptui.runs.find import find_run, name_of
 from amptui.runs.journal import JournalReader
@@ -84,12 +83,16 @@ def read_all(journals: Sequence[Path], *, target: float | None) -> Compared:
 
 def _read(journal: Path, name: str) -> RunFigures:
     """One run. Raises ``RunFolderError`` for a journal without any record, unless its run has just begun."""
-    reader, trace = JournalReader(journal), Trace(str(journal.parent))
-    for batch in in_batches(reader):
-        trace.add(batch)
+    reader = JournalReader(journal)
     # A journal under a name of its own is a copy: the folder's lock is not its.
     is_live = journal == RunDir(journal.parent).journal_path and holder(journal.parent) is not None
-    figures = trace.figures(name, is_live=is_live, passed_over="" if is_live else reader.passed_over)
+    figures = figures_of(
+        reader,
+        str(journal.parent),
+        name,
+        is_live=is_live,
+        passed_over=lambda: "" if is_live else reader.passed_over,
+    )
     if figures.last_time is None and not is_live:
         raise RunFolderError(f"{journal} holds no records", hint=figures.passed_over)
     return figures

@@ -36,7 +36,7 @@ _LEAST_SHARE = 1e-9
 """The width of an axis with a single value, relative to that: enough not to be lost in rounding."""
 
 
-_AXES = {"steps": "step", "samples": "samples", "seconds": "training time"}
+_AXES = {"steps": "step", "seconds": "training time"}
 """What curves can be drawn over: fields of ``Curve``, and their names."""
 
 _LEGEND = "line: mean of a group's runs; band: lowest to highest; after a run ends: the remaining runs"

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
 from amptui.records.run import RunFailed
@@ -12,8 +11,6 @@ from amptui.reports.compare.groups import (
     Spread,
     differences,
     grouped,
-    has_emulated_steps,
-    seed_of,
     stats_of,
 )
 from amptui.reports.compare.trace import RunFigures
@@ -37,12 +34,8 @@ _CHECKS = {
     "data": "trained on different data ({}): losses are not comparable",
     "model": "different models ({}): losses are not comparable",
     "devices": "trained on different devices ({}): times are not comparable",
-    "several devices": "resumed on another device, so times are not comparable: {}",
-    "overlap": "trained at the same time, perhaps on one machine, which may slow each down: {}",
     "unfinished": "stopped early or failed: {}",
-    "repeated seed": "{}: a repeated seed counts once",
-    "unknown seed": "{}: some runs have no known seed; they count as one",
-    "untimed": "more than 1% of the steps have no time, so there is no training time: {}",
+    "repeated seed": "{}: runs of the same seed, or without a known one, count as one",
     "unread": "not everything in the journal could be read: {}",
 }
 """By kind, with a place for the groups or runs that it is about."""
@@ -92,9 +85,7 @@ class Compared:
 
     def seconds_to_target(self, run: RunFigures) -> float | None:
         """Training time until the target was reached."""
-        if self.target is None or has_emulated_steps(run):
-            return None
-        return run.seconds_to(self.target, validation=self.validation)
+        return None if self.target is None else run.seconds_to(self.target, validation=self.validation)
 
 
 def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Compared:
@@ -196,9 +187,7 @@ def _obstacle(sides: Sequence[Group], final: Callable[[RunFigures], float | None
 
 def _speedup(baseline: Group, other: Group) -> Spread | None:
     runs = [*baseline.runs, *other.runs]
-    if any(map(has_emulated_steps, runs)):
-        return None
-    if not _same(runs, lambda run: run.devices) or any(len(run.devices) > 1 for run in runs):
+    if not _same(runs, lambda run: run.devices):
         return None
     slow, fast = baseline.spread(rate_of), other.spread(rate_of)
     if slow is None or fast is None or slow.runs + fast.runs < len(runs) or not slow.low > 0:
@@ -222,15 +211,8 @@ def rate_of(run: RunFigures) -> float | None:
 
 def peak_of(run: RunFigures) -> int | None:
     """The peak of torch's allocator; None if steps were emulated, whose peak is not FP8's."""
-    peaks = [row.peak_allocated_bytes for row in run.view.comparison.rows]
-    if has_emulated_steps(run):
-        return None
+    peaks = [row.peak_allocated_bytes for row in run.view.comparison.rows if not run.emulates]
     return max((peak for peak in peaks if peak is not None), default=None)
-
-
-def process_peak_of(run: RunFigures) -> int | None:
-    """The most memory of the process; None if steps were emulated."""
-    return None if has_emulated_steps(run) else run.peak_process_bytes
 
 
 def skipped_of(run: RunFigures) -> int:
@@ -253,42 +235,24 @@ def _checks(groups: Sequence[Group]) -> list[Check]:
     if not _equally_long(runs) and not any(run.is_live for run in runs):
         samples = [sorted({run.samples for run in group.runs}) for group in groups]
         add("samples", [" to ".join(f"{n:,}" for n in dict.fromkeys((few[0], few[-1]))) for few in samples])
-    for kind, value_of in _IN_COMMON:
+    for kind, value_of in _IN_COMMON.items():
         if not _same(runs, value_of):
             add(kind, [" and ".join(dict.fromkeys(map(value_of, group.runs))) for group in groups])
-    for kind, holds in _OF_RUNS:
-        if named := [run.name for run in runs if holds(run)]:
-            checks.append(_check(kind, *named))
-    if unread := [f"{run.name} ({run.passed_over})" for run in runs if run.passed_over]:
-        checks.append(_check("unread", *unread))
-    pairs = [pair for pair in combinations(runs, 2) if _overlap(*pair)]
-    if pairs:
-        checks.append(_check("overlap", *dict.fromkeys(run.name for pair in pairs for run in pair)))
-    return checks + _seed_checks(groups)
-
-
-def _seed_checks(groups: Sequence[Group]) -> list[Check]:
-    checks = []
-    for group in groups:
-        seeds = [seed_of(run) for run in group.runs]
-        if len(seeds) > max(1, len({*seeds} - {None})):
-            checks.append(_check("unknown seed" if None in seeds else "repeated seed", group.letter))
-    return checks
-
-
-def _is_unfinished(run: RunFigures) -> bool:
-    """Whether it ended with an error, or without its last record."""
-    return not run.is_live and isinstance(run.view.outcome, RunFailed | None)
+    named = {
+        # Those that ended with an error, or without their last record.
+        "unfinished": [
+            run.name for run in runs if not run.is_live and isinstance(run.view.outcome, RunFailed | None)
+        ],
+        "unread": [f"{run.name} ({run.passed_over})" for run in runs if run.passed_over],
+        "repeated seed": [group.letter for group in groups if len(group.seeds) < len(group.runs)],
+    }
+    return checks + [_check(kind, *names) for kind, names in named.items() if names]
 
 
 def _equally_long(runs: Sequence[RunFigures]) -> bool:
-    """Whether all trained on as many samples, at their ends and at their last validations."""
-    ends = [float(run.samples) for run in runs]
-    validated = [float(run.validation.samples[-1]) for run in runs if len(run.validation.samples)]
-    return all(
-        max(samples) - min(samples) <= SAME_SAMPLES * max(samples)
-        for samples in (ends, validated if len(validated) == len(runs) else ends)
-    )
+    """Whether all trained on as many samples."""
+    samples = [run.samples for run in runs]
+    return max(samples) - min(samples) <= SAME_SAMPLES * max(samples)
 
 
 def _same(runs: Sequence[RunFigures], value_of: Callable[[RunFigures], Any]) -> bool:
@@ -308,27 +272,8 @@ def _model(run: RunFigures) -> str:
     return "unknown" if started is None else f"{started.model}, {started.parameters:,} parameters"
 
 
-def _overlap(first: RunFigures, second: RunFigures) -> bool:
-    """Whether two runs trained at the same time on what may be the same device."""
-    one, other = first.view.run, second.view.run
-    if one is None or other is None:
-        return False
-    # A GPU has an identifier; of processors only the name is known.
-    devices = [run.gpu_uuid for run in (one, other)]
-    if devices == [None, None]:
-        devices = [run.device_name for run in (one, other)]
-    ends = [run.last_time if run.last_time is not None else -math.inf for run in (first, second)]
-    return devices[0] == devices[1] and max(one.time, other.time) < min(ends)
-
-
-_IN_COMMON: tuple[tuple[str, Callable[[RunFigures], str]], ...] = (
-    ("data", _data),
-    ("model", _model),
-    ("devices", lambda run: ", then ".join(run.devices) or "unknown"),
-)
-
-_OF_RUNS: tuple[tuple[str, Callable[[RunFigures], bool]], ...] = (
-    ("unfinished", _is_unfinished),
-    ("several devices", lambda run: len(run.devices) > 1),
-    ("untimed", lambda run: run.seconds is None and run.view.step > 0),
-)
+_IN_COMMON: Mapping[str, Callable[[RunFigures], str]] = {
+    "data": _data,
+    "model": _model,
+    "devices": lambda run: ", then ".join(run.devices) or "unknown",
+}

@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 from amptui.diagnosis.labels import precision_label, precision_letter
-from amptui.records.run import is_emulated
 from amptui.reports.compare.trace import RunFigures
 from amptui.reports.export.template import MAX_COLOURS, css_class
 from amptui.telemetry.view import PrecisionStats
@@ -41,8 +40,6 @@ class Group:
     letter: str
     label: str
     """What sets it apart from the others: ``FP32``, ``AMP bf16 learning_rate=0.001``."""
-    precision: str | None
-    """The precision of all its steps; None if there were several."""
     colour: str
     """A class of the style sheet: its precision's if it is called after it."""
     runs: tuple[RunFigures, ...]
@@ -93,17 +90,16 @@ def grouped(runs: Sequence[RunFigures]) -> tuple[Group, ...]:
         if names.count(name) > 1:
             others = [f"{option}={values[place]}" for option, values in apart.items() if values[place]]
             labels[place] = " ".join([name, *others[:2]])
-    used = map(_used, firsts)
-    precisions = [names[0] if len(names) == 1 else None for names in used]
+    precisions = [run.precisions[0] if len(run.precisions) == 1 else None for run in firsts]
     own = [precision_letter(precision) for precision in precisions if precision is not None]
     letters: Sequence[str] = own
     colours = [css_class(precision or "") for precision in precisions]
     if len(set(own) - {"?"}) < len(precisions):
         letters, colours = LETTERS, [f"curve{n}" if n < MAX_COLOURS else "other" for n in range(len(LETTERS))]
-    columns = zip(letters, labels, precisions, colours, members.values(), strict=False)
+    columns = zip(letters, labels, colours, members.values(), strict=False)
     return tuple(
-        Group(letter=letter, label=label, precision=precision, colour=colour, runs=tuple(runs))
-        for letter, label, precision, colour, runs in columns
+        Group(letter=letter, label=label, colour=colour, runs=tuple(runs))
+        for letter, label, colour, runs in columns
     )
 
 
@@ -175,8 +171,7 @@ def seed_of(run: RunFigures) -> int | str | None:
 
 def precision_words(run: RunFigures) -> str:
     """``FP32``, or for a run that was switched ``FP32, AMP bf16``."""
-    precisions = _used(run)
-    return ", ".join(map(precision_label, precisions)) or "no steps"
+    return ", ".join(map(precision_label, run.precisions)) or "no steps"
 
 
 def stats_of(run: RunFigures) -> PrecisionStats | None:
@@ -185,18 +180,7 @@ def stats_of(run: RunFigures) -> PrecisionStats | None:
     None too for several precisions, which have no one step time, and for emulated FP8.
     """
     rows = run.view.comparison.rows
-    return None if len(rows) != 1 or rows[0].provisional_steps or has_emulated_steps(run) else rows[0]
-
-
-def has_emulated_steps(run: RunFigures) -> bool:
-    """Whether it made steps in emulated float8, whose times say nothing of FP8."""
-    return any(map(is_emulated, _used(run)))
-
-
-def _used(run: RunFigures) -> list[str]:
-    started = run.view.run
-    precisions = list(dict.fromkeys(switch.precision for switch in run.view.switches))
-    return precisions or ([started.precision] if started is not None else [])
+    return None if len(rows) != 1 or rows[0].provisional_steps or run.emulates else rows[0]
 
 
 def _mean(values: Sequence[float]) -> float:

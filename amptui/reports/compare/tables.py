@@ -18,11 +18,10 @@ from amptui.reports.compare.contrasts import (
     Contrast,
     median_of,
     peak_of,
-    process_peak_of,
     rate_of,
     skipped_of,
 )
-from amptui.reports.compare.groups import Group, Spread, has_emulated_steps, options, seed_of
+from amptui.reports.compare.groups import Group, Spread, options, seed_of
 from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, RunFigures
 from amptui.reports.compare.welch import ENOUGH_SEEDS
 
@@ -97,10 +96,9 @@ def how_measured(comparison: Compared) -> list[str]:
         )
     if any(len(run.view.comparison.rows) > 1 for run in comparison.runs):
         lines.append("a run in several precisions has no one step time")
-    if any(map(has_emulated_steps, comparison.runs)):
+    if any(run.emulates for run in comparison.runs):
         lines.append(
-            "emulated FP8 is computed in float32: times and memory say nothing of FP8 and are not compared; "
-            "its training time is that of the emulation"
+            "emulated FP8 is computed in float32: times and memory, which say nothing of FP8, are left out"
         )
     if any(contrast.speedup is not None for contrast in comparison.contrasts):
         lines.append(
@@ -191,7 +189,6 @@ def figures(comparison: Compared) -> tuple[Figure, ...]:
         Figure("median_step_seconds", "median step", median_of, milliseconds, 15),
         Figure("samples_per_second", "samples/s", rate_of, units.rate, 48),
         Figure("peak_allocated_bytes", "peak allocated", peak_of, memory, 35),
-        Figure("peak_process_bytes", "process peak", process_peak_of, memory, 80),
         Figure("skipped", "skipped", skipped_of, units.count, 55),
         *(
             Figure(
@@ -356,7 +353,6 @@ def _group(group: Group, comparison: Compared) -> dict[str, Any]:
                 "state": state(run),
                 "steps": run.view.step,
                 "samples": run.samples,
-                "resumed": run.resumed,
                 "options": options(run),
                 "passed_over": run.passed_over,
                 **{name: value_of(run) for name, value_of in named.items()},

@@ -1,14 +1,13 @@
 """One run folded for a comparison: its session, and what it had trained at each step."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from amptui.records.run import EpochFinished, Record, RunResumed, RunStarted, Validated
-from amptui.records.samples import DeviceSample
-from amptui.records.steps import Steps
+from amptui.records.run import EpochFinished, Record, RunResumed, RunStarted, Validated, is_emulated
+from amptui.records.steps import Steps, in_batches
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import Floats, SessionView
@@ -28,7 +27,6 @@ class Curve:
     """Losses in order, and what had been trained by each: all arrays have one element a loss."""
 
     steps: Floats
-    samples: Floats
     seconds: Floats
     """The sum of the times of all steps so far."""
     loss: Floats
@@ -43,17 +41,19 @@ class RunFigures:
     view: SessionView
     is_live: bool
     """Whether a process trains it now."""
+    precisions: tuple[str, ...]
+    """Those that it trained in, the first one first."""
+    emulates: bool
+    """Whether it made steps in emulated float8, whose times say nothing of FP8."""
     samples: int
     seconds: float | None
-    """Training time: the sum of all step times, without validation and pauses. None if over 1% have none."""
+    """Training time: the sum of all step times, without validation and pauses. None if over 1% have none, or
+    if it emulates."""
     training: Curve
     """Of the steps whose loss was measured."""
     means: Floats
     """For each of these losses the mean of the last 20 finite ones; NaN before there are so many."""
     validation: Curve
-    peak_process_bytes: int | None
-    resumed: int
-    """How often it was resumed."""
     devices: tuple[str, ...]
     """The names of all devices that it ran on."""
     last_time: float | None
@@ -93,90 +93,67 @@ class RunFigures:
         return float(curve.seconds[places[0]]) if len(places) and self.seconds is not None else None
 
 
-class Trace:
-    """Folds the records of one run, in order. What a resumed run repeats replaces what it did before.
+def figures_of(
+    records: Iterable[Record], folder: str, name: str, *, is_live: bool, passed_over: Callable[[], str]
+) -> RunFigures:
+    """What the records of one run say, in order. What a resumed run repeats replaces what it did before.
 
-    Of several optimizers only the steps of the first count.
+    Of several optimizers only the steps of the first count. ``passed_over`` is asked after the last record.
     """
-
-    def __init__(self, folder: str) -> None:
-        self.session = Session(folder)
-        self._blocks: list[Floats] = []
-        """Of each step number, loss, whether that was measured, samples and seconds: [5, N]."""
-        self._validations: list[tuple[int, float]] = []
-        """Step and loss of each."""
-        self._peak_process: int | None = None
-        self._resumed = 0
-        self._devices: dict[str, None] = {}
-        self._last_time: float | None = None
-
-    def add(self, records: Sequence[Record]) -> None:
-        """Add the next records."""
-        self.session.fold(records)
-        for record in records:
-            self._last_time = record.time
-            if isinstance(record, Steps):
-                if not record.optimizer:
-                    self._rewind(record.first_step)
-                    self._blocks.append(_columns(record))
+    session = Session(folder)
+    blocks, validations, seen = [np.empty((5, 0))], list[tuple[int, float, int]](), 0
+    devices: dict[str, None] = {}
+    last_time = None
+    for batch in in_batches(records):
+        session.fold(batch)
+        last_time = batch[-1].time
+        for record in batch:
+            if isinstance(record, Steps) and not record.optimizer:
+                blocks.append(_columns(record))
+                seen += record.count
             elif isinstance(record, RunStarted | RunResumed):
-                self._devices[record.device_name] = None
-                if isinstance(record, RunResumed):
-                    self._resumed += 1
-                    self._rewind(record.step + 1)
+                devices[record.device_name] = None
             elif isinstance(record, EpochFinished | Validated):
-                if record.validation is not None and record.validation.loss is not None:
-                    self._validations.append((record.step, record.validation.loss))
-            elif isinstance(record, DeviceSample) and record.host.process_rss_bytes is not None:
-                self._peak_process = max(self._peak_process or 0, record.host.process_rss_bytes)
-
-    def _rewind(self, next_step: int) -> None:
-        """Forget the steps from ``next_step`` on: the run repeats them."""
-        if not self._blocks or self._blocks[-1][0, -1] < next_step:
-            return
-        while self._blocks and self._blocks[-1][0, -1] >= next_step:
-            last = self._blocks.pop()
-            if last[0, 0] < next_step:
-                self._blocks.append(last[:, last[0] < next_step])
-        self._validations = [(step, loss) for step, loss in self._validations if step < next_step]
-
-    def figures(self, name: str, *, is_live: bool, passed_over: str) -> RunFigures:
-        """What is known so far; the arguments are fields of the result."""
-        view = self.session.view(FIRST)
-        steps, losses, measured, samples, seconds = np.concatenate([np.empty((5, 0)), *self._blocks], axis=1)
-        untimed = np.count_nonzero(seconds == 0.0)
-        is_timed = len(steps) > 0 and untimed <= MAX_UNTIMED_SHARE * len(steps)
-        with np.errstate(over="ignore"):
-            samples, seconds = np.cumsum(samples), np.cumsum(seconds)
-        has_loss = measured.astype(np.bool_)
-        validated_steps, validated_losses = np.array(self._validations, np.float64).reshape(-1, 2).T
-        # How many steps there were by then: what they trained is 0 before the first one.
-        done = np.searchsorted(steps, validated_steps, side="right")
-        return RunFigures(
-            name=name,
-            folder=view.run_dir,
-            view=view,
-            is_live=is_live,
-            samples=round(samples[-1]) if len(samples) else 0,
-            seconds=float(seconds[-1]) if is_timed else None,
-            training=Curve(*(column[has_loss] for column in (steps, samples, seconds, losses))),
-            means=_running_means(losses[has_loss]),
-            validation=Curve(
-                validated_steps,
-                np.append(0.0, samples)[done],
-                np.append(0.0, seconds)[done],
-                validated_losses,
-            ),
-            peak_process_bytes=self._peak_process,
-            resumed=self._resumed,
-            devices=tuple(self._devices),
-            last_time=self._last_time,
-            passed_over=passed_over,
-        )
+                loss = None if record.validation is None else record.validation.loss
+                validations += [] if loss is None else [(record.step, loss, seen)]
+    table = np.concatenate(blocks, axis=1)
+    # The lowest step number from each place on: what is not below those that follow was repeated.
+    lowest = np.append(np.minimum.accumulate(table[0, ::-1])[::-1], np.inf)
+    steps, losses, measured, samples, seconds = table[:, table[0] < lowest[1:]]
+    kept = [(step, loss) for step, loss, place in validations if step < lowest[place]]
+    validated_steps, validated_losses = np.array(kept, np.float64).reshape(-1, 2).T
+    view = session.view(FIRST)
+    precisions = tuple(dict.fromkeys(switch.precision for switch in view.switches))
+    if not precisions and view.run is not None:
+        precisions = (view.run.precision,)
+    emulates = any(map(is_emulated, precisions))
+    untimed = np.count_nonzero(seconds == 0.0)
+    is_timed = len(steps) > 0 and untimed <= MAX_UNTIMED_SHARE * len(steps) and not emulates
+    with np.errstate(over="ignore"):
+        seconds = np.cumsum(seconds)
+    has_loss = measured.astype(np.bool_)
+    # How many steps there were by then: their time is 0 before the first one.
+    done = np.searchsorted(steps, validated_steps, side="right")
+    return RunFigures(
+        name=name,
+        folder=view.run_dir,
+        view=view,
+        is_live=is_live,
+        precisions=precisions,
+        emulates=emulates,
+        samples=round(samples.sum()),
+        seconds=float(seconds[-1]) if is_timed else None,
+        training=Curve(*(column[has_loss] for column in (steps, seconds, losses))),
+        means=_running_means(losses[has_loss]),
+        validation=Curve(validated_steps, np.append(0.0, seconds)[done], validated_losses),
+        devices=tuple(devices),
+        last_time=last_time,
+        passed_over=passed_over(),
+    )
 
 
 def _columns(steps: Steps) -> Floats:
-    """The rows of a block, see ``Trace._blocks``; steps that were not timed have 0 seconds."""
+    """Number, loss, whether that was measured, samples and seconds of each step: [5, N]; 0 s if not timed."""
     seconds = np.array(steps.step_seconds, np.float64)  # None becomes NaN
     return np.stack(
         [

@@ -6,7 +6,7 @@ from typing import Any
 from amptui.records.run import DataInfo, EpochFinished, Record, RunFinished, RunStarted, Validation
 from amptui.records.steps import Steps
 from amptui.reports.compare.contrasts import Compared, compared
-from amptui.reports.compare.trace import RunFigures, Trace
+from amptui.reports.compare.trace import RunFigures, figures_of
 from amptui.reports.export.template import MAX_COLOURS
 from tests.builders import make_finished
 from tests.checkout import ROOT
@@ -73,9 +73,7 @@ def figures(
     is_live: bool = False,
     passed_over: str = "",
 ) -> RunFigures:
-    trace = Trace("runs/x")
-    trace.add(records)
-    return trace.figures(name, is_live=is_live, passed_over=passed_over)
+    return figures_of(records, "runs/x", name, is_live=is_live, passed_over=lambda: passed_over)
 
 
 def seeds(

@@ -7,7 +7,6 @@ from typing import Any
 
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import Record, RunFailed
-from amptui.records.samples import DeviceSample, HostSample
 from amptui.reports.compare.contrasts import compared
 from amptui.reports.compare.tables import as_json, heading, plain_lines
 from amptui.reports.compare.trace import RunFigures
@@ -58,13 +57,6 @@ def hard_to_compare() -> list[RunFigures]:
 def silent() -> list[RunFigures]:
     steps = trained([None] * 30, precision="bf16")
     return [figures([started(precision="bf16", batch_size=10), *steps, finished(30)])]
-
-
-def at(time: float, uuid: str, precision: str = "fp32", seed: int = 0) -> RunFigures:
-    """A run from that time on."""
-    steps = [replace(step, time=step.time - 100 + time) for step in trained([1.0] * 30, precision=precision)]
-    begun = started(time=time, gpu_uuid=uuid, precision=precision, seed=seed)
-    return figures([begun, *steps], name=f"{time:g}")
 
 
 def validating_seeds() -> list[RunFigures]:
@@ -127,10 +119,6 @@ SITUATIONS: dict[str, Callable[[], list[RunFigures]]] = {
     "hard to compare": hard_to_compare,
     "FP8, AMP and FP32": lambda: [*seeds(NEAR), *seeds(FAR, precision="fp8"), *bf16(NEAR)],
     "emulated FP8": lambda: [*seeds(NEAR), *seeds(FAR, precision="fp8-emulated")],
-    "on one GPU at the same time": lambda: [
-        *(at(100, "GPU-1"), at(110, "GPU-1", "bf16"), at(500, "GPU-1", seed=1)),
-    ],
-    "on two GPUs at the same time": lambda: [at(100, "GPU-1"), at(110, "GPU-2", "bf16")],
     "validations": lambda: [
         *validating_seeds(),
         *(validating(last=loss, seed=seed, precision="bf16") for seed, loss in enumerate(FAR)),
@@ -218,9 +206,6 @@ RUNS: dict[str, Sequence[Record]] = {
     "a resume that repeats ten steps": REPEATING,
     "two steps of 200 without a time": untimed(100, 200),
     "two without a time and one with NaN": [changed(STEPS[0], step_seconds=math.nan), *untimed(100, 200)[1:]],
-    "samples of the process": [
-        DeviceSample(time=1.0, gpus=(), host=HostSample(process_rss_bytes=value)) for value in (5, 9, None, 7)
-    ],
 }
 
 
@@ -230,14 +215,14 @@ def test_each_run_has_its_figures(goldens: Goldens) -> None:
         run = figures([started(), *records])
         lines += [
             f"== {name}",
-            f"{run.samples} samples in {run.seconds} s, {run.resumed} resumes, peak {run.peak_process_bytes}",
+            f"{run.samples} samples in {run.seconds} s",
             f"final losses {run.final(validation=False)}, {run.final(validation=True)}",
             f"best losses {run.best(validation=False)}, {run.best(validation=True)}",
             *(f"seconds to {loss}: {run.seconds_to(loss, validation=False)}" for loss in (1.5, 0.99)),
             *(
                 f"{what} {field}: {shown(getattr(curve, field).tolist())}"
                 for what, curve in (("training", run.training), ("validation", run.validation))
-                for field in ("steps", "samples", "seconds", "loss")
+                for field in ("steps", "seconds", "loss")
                 if len(curve.loss)
             ),
         ]
