@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -221,37 +221,36 @@ def _points(validations: Sequence[EpochFinished | Validated]) -> Iterator[tuple[
 # ------------------------------------------------------------------------- the float16 histogram
 
 
-def histogram(window: Float16Window) -> dict[str, Any]:
-    """One bar per exponent of all gradients, of the class of what float16 does with it.
+def histogram(window: Float16Window) -> list[Span | str]:
+    """A block for each exponent of all gradients, of the class of what float16 does with it.
 
     Heights are logarithms: a thousand lost elements among millions stay visible.
     """
-    first, count = window.first_exponent, len(window.counts)
-    highest = math.log1p(max(0, *window.counts)) or 1.0
-    bars = []
-    for exponent, elements in enumerate(window.counts, first):
-        zone = ["flushed", *(name for name, start in FLOAT16_ZONES.items() if exponent >= start)][-1]
-        height = round(112 * math.log1p(max(0, elements)) / highest, 2)
-        bars.append((zone, height, f"2^{exponent} to 2^{exponent + 1}: {units.count(elements)}"))
-    raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-    labels = [
-        (round(100 * (exponent - first) / count, 2), f"2{str(exponent).translate(raised)}")
-        for exponent in sorted((*FLOAT16_ZONES.values(), 0))
-        if first < exponent < first + count
-    ]
-    return {"bars": bars, "labels": labels}
+    counts = {n: count for n, count in enumerate(window.counts, window.first_exponent) if count > 0}
+    if not counts:
+        return []
+    highest = math.log1p(max(counts.values()))
+
+    def block(exponent: int) -> str:
+        return "·▁▂▃▄▅▆▇█"[math.ceil(8 * math.log1p(counts.get(exponent, 0)) / highest)]
+
+    def zone(exponent: int) -> str:
+        return ["flushed", *(name for name, start in FLOAT16_ZONES.items() if exponent >= start)][-1]
+
+    parts = groupby(range(min(counts), max(counts) + 1), zone)
+    blocks = [Span("".join(map(block, exponents)), name) for name, exponents in parts]
+    return [f"2^{min(counts)} ", *blocks, f" 2^{max(counts) + 1}"]
 
 
 def zones(window: Float16Window) -> list[Span]:
-    """The legend of the bars, with the share of each zone."""
+    """The legend of the blocks, with the share of each zone."""
     nonzero = window.elements - window.zeros
-    items = [
-        Span(f"flushed to zero {units.share(window.flushed, nonzero)}", "flushed"),
-        Span(f"subnormal {units.share(window.subnormal, nonzero)}", "subnormal"),
-        Span(f"normal {units.share(window.normal, nonzero)}", "normal"),
-        Span(f"overflow {units.share(window.overflowing, nonzero)}", "overflow"),
-        Span(f"zeros {units.share(window.zeros, window.elements)} of all", "zeros"),
-    ]
-    if window.nonfinite:
-        items.append(Span(f"NaN or Inf: {units.count(window.nonfinite)}", "nonfinite"))
-    return items
+    shares = {
+        "flushed": f"flushed to zero {units.share(window.flushed, nonzero)}",
+        "subnormal": f"subnormal {units.share(window.subnormal, nonzero)}",
+        "normal": f"normal {units.share(window.normal, nonzero)}",
+        "overflow": f"overflow {units.share(window.overflowing, nonzero)}",
+        "zeros": f"zeros {units.share(window.zeros, window.elements)} of all",
+        "nonfinite": f"NaN or Inf: {units.count(window.nonfinite)}" if window.nonfinite else "",
+    }
+    return [Span(words, zone) for zone, words in shares.items() if words]

@@ -361,7 +361,7 @@ def float16_window(window: Float16Window | None) -> Card | None:
     return (
         "gradients in float16's range",
         ("note", [note]),
-        ("histogram", histogram(window)),
+        ("blocks", [histogram(window)]),
         ("legend", zones(window), "zones"),
         ("fold", worst, "parameters that lose the most"),
     )
