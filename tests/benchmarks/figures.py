@@ -53,9 +53,7 @@ class Figure:
         return not low < self.aim < high
 
     def as_json(self) -> dict[str, Any]:
-        facts = asdict(self)
-        interval, detail = facts.pop("interval"), facts.pop("detail")
-        return {**facts, "met": self.met, "sure": self.is_sure, "interval_95": interval, **detail}
+        return {**asdict(self), "met": self.met, "sure": self.is_sure}
 
     def as_row(self) -> tuple[str, ...]:
         show = _FORMATS[self.unit]

@@ -49,15 +49,11 @@ MIN_QUIET_PAIRS = 6
 
 STATISTICS: Mapping[str, Callable[[Turn], float]] = {
     "p10": lambda turn: float(np.percentile(turn.step_seconds, 10)),
-    "median": lambda turn: float(np.median(turn.step_seconds)),
     "mean": lambda turn: float(np.mean(turn.step_seconds)),
     "p99": lambda turn: float(np.percentile(turn.step_seconds, 99)),
-    "CPU": lambda turn: float(np.mean(turn.thread_seconds)),
 }
-"""What a turn's step times are told by. The mean has all that a step cost, also what hits one in a hundred,
-but on a busy machine others' work too; the tenth percentile is of steps that nobody disturbed, the 99th of
-those with a look. ``CPU`` is the training thread's processor time a step, which waiting for a core does not
-change."""
+"""What a turn's step times are told by. The mean has all that a step cost, but on a busy machine others' work
+too; the tenth percentile is of steps that nobody disturbed, the 99th of those with a look."""
 
 SLICE_SECONDS = 0.005
 """Shorter steps mostly run undisturbed on a busy machine too: a scheduler's slice is a few milliseconds."""

@@ -1,7 +1,7 @@
 """Experiments that stamp each of their steps: whatever loop trains them is timed with the same clock.
 
-One process writes stamps while another one reads them. Their file is mapped into memory: a stamp costs two
-clock reads and a microsecond, alike for every loop.
+One process writes stamps while another one reads them. Their file is mapped into memory: a stamp costs a
+clock read and a microsecond, alike for every loop.
 """
 
 import os
@@ -32,27 +32,23 @@ class StampWriter:
     """Writes stamps into a new file at ``path``, from one thread."""
 
     def __init__(self, path: Path) -> None:
-        self._rows = np.memmap(path, np.float64, "w+", shape=(1 + _MAX_STAMPS, 2))  # sparse
+        self._rows = np.memmap(path, np.float64, "w+", shape=2 + _MAX_STAMPS)  # sparse
         self.count = 0
         self.first_loss = 0.0
         """Of the first step, once that is known: written with the next stamp."""
 
     def stamp(self) -> None:
+        self._rows[2 + self.count] = time.perf_counter()
         self.count += 1
-        self._rows[self.count] = time.perf_counter(), time.thread_time()
-        self._rows[0] = self.count, self.first_loss
+        self._rows[:2] = self.count, self.first_loss
 
 
-def read_stamps(path: Path) -> npt.NDArray[np.float64]:
-    """How many there are and the first step's loss, then each: [1 + N, 2].
-
-    The loss is 0 before the second step. A stamp is the monotonic clock and the thread's processor time, in
-    seconds. The file may not be there yet.
-    """
+def read_stamps(path: Path) -> tuple[float, npt.NDArray[np.float64]]:
+    """The first step's loss, 0 before the second step, and the monotonic clock at each step: [N] seconds."""
     if not path.exists() or not path.stat().st_size:
-        return np.zeros((1, 2))
-    rows = np.memmap(path, np.float64, "r", shape=(1 + _MAX_STAMPS, 2))
-    return rows[: 1 + int(rows[0, 0])]
+        return 0.0, np.zeros(0)
+    rows = np.memmap(path, np.float64, "r", shape=2 + _MAX_STAMPS)
+    return float(rows[1]), rows[2 : 2 + int(rows[0])]
 
 
 class LaunchBound(Experiment):

@@ -106,8 +106,6 @@ class Turn:
 
     step_seconds: npt.NDArray[np.float64]
     """Of each step, by the host's clock: [N]."""
-    thread_seconds: npt.NDArray[np.float64]
-    """What each step took of the training thread's processor time: [N]."""
     other_cores: float
     """Cores that other programs and other virtual machines used meanwhile."""
     restart: int
@@ -130,7 +128,7 @@ class Side:
 
     @property
     def steps(self) -> int:
-        return len(read_stamps(self.stamps)) - 1
+        return len(read_stamps(self.stamps)[1])
 
     def send(self, number: signal.Signals) -> None:
         """Stop all its processes where they are, or let them run."""
@@ -256,13 +254,13 @@ def hold_to_the_same_training(sides: Mapping[str, Side]) -> None:
     """Raise RuntimeError unless all of one precision began with the same weights and the same batch."""
     first: dict[str, float] = {}
     for side in sides.values():
-        loss = read_stamps(side.stamps)[0, 1]
+        loss, _ = read_stamps(side.stamps)
         # Kernels may add up in another order: no two of them differ by as much as one in a thousand.
         # A tutorial's data come in an order of their own.
         if side.name != TUTORIAL and not np.isclose(
             loss, first.setdefault(side.workload.precision, loss), rtol=1e-3
         ):
-            losses = {name: read_stamps(each.stamps)[0, 1] for name, each in sides.items()}
+            losses = {name: read_stamps(each.stamps)[0] for name, each in sides.items()}
             raise RuntimeError(f"the sides do not train the same; first losses: {losses}")
 
 
@@ -280,15 +278,10 @@ def take_turn(side: Side, sides: Sequence[Side], restart: int) -> Turn:
     )
     ended, used = time.perf_counter(), _used_by_others(pids) - used_before
     side.send(signal.SIGSTOP)
-    stamps = read_stamps(side.stamps)[1:]
-    first, last = np.searchsorted(stamps[:, 0], (began, ended))
-    step_seconds, thread_seconds = np.diff(stamps[first:last], axis=0).T
-    return Turn(
-        step_seconds=step_seconds,
-        thread_seconds=thread_seconds,
-        other_cores=max(0.0, used) / (ended - began),
-        restart=restart,
-    )
+    stamps = read_stamps(side.stamps)[1]
+    first, last = np.searchsorted(stamps, (began, ended))
+    other_cores = max(0.0, used) / (ended - began)
+    return Turn(step_seconds=np.diff(stamps[first:last]), other_cores=other_cores, restart=restart)
 
 
 def _used_by_others(pids: Sequence[int]) -> float:
