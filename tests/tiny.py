@@ -123,7 +123,7 @@ def prepare(experiment: Experiment, **options: Any) -> Prepared:
 class Drawing(Tiny):
     """Draws random numbers in every place where a training may: dropout, transforms, the data's order."""
 
-    source: Literal["arrays", "dataset", "loader", "own generator", "workers"] = "dataset"
+    source: Literal["arrays", "dataset", "loader", "own generator"] = "dataset"
     optimizer: Literal["adam", "momentum"] = "momentum"
 
     def build_model(self) -> nn.Module:
@@ -145,15 +145,7 @@ class Drawing(Tiny):
         train: Source = Jittered(data.train)
         if self.source != "dataset":
             own = torch.Generator().manual_seed(9) if self.source == "own generator" else None
-            workers = 1 if self.source == "workers" else 0
-            train = DataLoader(
-                Jittered(data.train),
-                self.batch_size,
-                shuffle=True,
-                generator=own,
-                num_workers=workers,
-                persistent_workers=workers > 0,
-            )
+            train = DataLoader(Jittered(data.train), self.batch_size, shuffle=True, generator=own)
         return replace(data, train=train, validation=DataLoader(Jittered(data.train), 32))
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:

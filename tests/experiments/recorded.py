@@ -15,27 +15,17 @@ from tests.living import records_of
 
 RECIPE = Path(__file__).parent / "recipe.py"
 
+NO_OPTIONS = ("recipe", "by_epoch", "ends")
+
 
 def command_line(training: Training, folder: Path, *more: str) -> list[str]:
     """The arguments of `amptui` for this training, whose run, weights and batches are in ``folder``."""
     kind = "ByEpoch" if training.by_epoch else "Recipe"
-    options = {
-        "precision": training.precision,
-        "clip-norm": training.clip_norm,
-        "accumulate": training.accumulate,
-        "seed": training.seed,
-        "steps": training.steps,
-        "epochs": training.epochs,
-        "batch-size": training.batch_size,
-        "lr": training.lr,
-        "validate-every": training.validate_every,
-        "validation-batches": training.validation_batches,
-        "checkpoint-every": training.checkpoint_every,
-        "run-dir": folder / "run",
-        "save-weights": folder / "weights.pt",
-        "device": "cpu",
-    }
-    named = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
+    options = {name: value for name, value in vars(training).items() if name not in NO_OPTIONS}
+    options |= {"run_dir": folder / "run", "save_weights": folder / "weights.pt", "device": "cpu"}
+    named = [
+        (f"--{name.replace('_', '-')}", str(value)) for name, value in options.items() if value is not None
+    ]
     fields = {**training.recipe, "trail": folder / "trail"}
     named += [("--set", f"{name}={value}") for name, value in fields.items()]
     return ["train", f"{RECIPE}:{kind}", *[word for pair in named for word in pair], *more]

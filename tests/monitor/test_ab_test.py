@@ -13,14 +13,16 @@ STEP = make_step(1, precision="fp32", step_seconds=0.003, samples=8)
 SECONDS = {"fp32": 0.003, "bf16": 0.002, "fp16": 0.004, "fp32 eager": 0.006, "bf16 eager": 0.0025}
 
 
-def played(ab_test: ABTest, *, noise: float = 0.0, steps: int = 10_000) -> list[str]:
-    """The precisions of the steps that it asked for, each of its usual length, until it is over."""
-    rng, ran = np.random.default_rng(0), list[str]()
-    while not ab_test.over and len(ran) < steps:
-        ran.append(ab_test.precision)
-        seconds = SECONDS[ran[-1]] * math.exp(rng.normal(0, noise))
-        ab_test.add(changed(STEP, step=len(ran), precision=ran[-1], step_seconds=seconds), 0)
-    return ran
+def played(ab_test: ABTest, *, noise: float = 0.0, steps: int = 10_000, skip_each: int = 0) -> None:
+    """The steps that it asks for, each of its usual length, until it is over; of ``skip_each`` steps fp16 skips one."""
+    rng = np.random.default_rng(0)
+    for number in range(1, steps + 1):
+        name = ab_test.precision
+        skipped = bool(skip_each) and name == "fp16" and number % skip_each == 0
+        seconds = 1e-6 if skipped else SECONDS[name] * math.exp(rng.normal(0, noise))
+        ab_test.add(changed(STEP, step=number, precision=name, step_seconds=seconds, skipped=skipped), 0)
+        if ab_test.over:
+            return
 
 
 def test_it_ends_when_the_interval_is_narrow_and_goes_back_to_what_was_chosen() -> None:
@@ -38,11 +40,7 @@ def test_it_ends_when_the_interval_is_narrow_and_goes_back_to_what_was_chosen() 
 
 def test_skipped_steps_are_left_out_of_a_block() -> None:
     ab_test = ABTest(("fp32", "fp16"), chosen="fp32", block_steps=4, max_rounds=2)
-    for n in range(1, 200):
-        precision = ab_test.precision
-        skipped = precision == "fp16" and n % 3 == 0
-        seconds = 1e-6 if skipped else SECONDS[precision]
-        ab_test.add(changed(STEP, step=n, precision=precision, step_seconds=seconds, skipped=skipped), 0)
+    played(ab_test, skip_each=3)
     result = ab_test.record(1)
     assert result.reason == "limit"
     baseline, fp16 = result.rows
@@ -56,12 +54,8 @@ def test_skipped_steps_are_left_out_of_a_block() -> None:
 
 def test_a_precision_that_skips_every_step_ends_its_blocks_and_has_no_speed() -> None:
     ab_test = ABTest(("fp32", "fp16", "bf16"), chosen="fp32", block_steps=4)
-    steps = 0
-    while not ab_test.over and steps < 1000:
-        steps += 1
-        name = ab_test.precision
-        ab_test.add(changed(STEP, precision=name, step_seconds=SECONDS[name], skipped=name == "fp16"), 0)
-    result = ab_test.record(steps)
+    played(ab_test, skip_each=1)
+    result = ab_test.record(1)
     _, fp16, bf16 = result.rows
     assert (result.reason, result.rounds) == ("narrow", MIN_ROUNDS)
     assert result.pairs == (), "there are no eager blocks"
@@ -122,14 +116,10 @@ def test_stopped_it_says_what_it_knows() -> None:
     assert not ab_test.add(STEP, 0)
 
 
-def ratio_of(a: list[float], b: list[float]) -> Any:
-    return paired_ratio(a, b)
-
-
 def test_too_few_pairs_give_a_ratio_and_no_interval_and_steps_that_never_vary_are_known_exactly() -> None:
     assert paired_ratio([], []) is None
     for pairs in range(1, MIN_PAIRS + 1):
-        ratio = ratio_of([3.0] * pairs, [2.0] * pairs)
+        ratio: Any = paired_ratio([3.0] * pairs, [2.0] * pairs)
         assert ratio.value == pytest.approx(1.5)
         interval = (None, None, None) if pairs < MIN_PAIRS else pytest.approx((1.5, 1.5, 0.0), abs=1e-9)
         assert (ratio.low, ratio.high, ratio.relative_width) == interval
