@@ -31,47 +31,27 @@ class Capabilities:
     float64: bool = False
     float8: Literal["", "emulated", "hardware"] = ""
     """What FP8 can be at best. Empty: its tensors hold no float8 numbers, as far as amptui knows."""
-    foreach: bool = False
-    """An optimizer that is not fused updates many tensors with one kernel."""
     triton: bool = False
     """``torch.compile`` makes its kernels with Triton; elsewhere it needs a C++ compiler."""
     graph_capture: bool = False
     """``torch.compile`` can record kernels as CUDA graphs."""
     tf32: bool = False
     """Whether TF32 exists; which GPUs have it is a question of their compute capability."""
-    nvml: bool = False
-    """NVML knows the device: its use, temperature, power and the memory of all processes."""
     amp: Literal["fp16", "bf16"] = "fp16"
     """What AMP means unless somebody says otherwise."""
 
-    @property
-    def shortcomings(self) -> tuple[str, ...]:
-        """What does not work as on an NVIDIA GPU, a clause each."""
-        clauses = {
-            "no timed events: each step waits for the device and is timed by the host": self.timed_events,
-            "no peak of memory, only what is allocated now": self.peak_memory,
-            "no float64: the X-ray compares gradients on the CPU": self.float64,
-            "no float8 numbers: there is no FP8, not even emulated": self.float8,
-            "no foreach kernels: choose fused optimizers": self.foreach,
-            "no NVML: memory is that of torch's allocator; no use, power or temperature": self.nvml,
-        }
-        return tuple(clause for clause, works in clauses.items() if not works)
 
-
-_CPU = Capabilities(title="CPU", float64=True, float8="emulated", foreach=True, amp="bf16")
+_CPU = Capabilities(title="CPU", float64=True, float8="emulated", amp="bf16")
 
 _ASYNCHRONOUS: dict[str, Any] = {
     "timed_events": True,
     "peak_memory": True,
     "float64": True,
     "float8": "emulated",
-    "foreach": True,
     "triton": True,
 }
 
-_NVIDIA = Capabilities(
-    title="CUDA", **_ASYNCHRONOUS | {"float8": "hardware"}, graph_capture=True, tf32=True, nvml=True
-)
+_NVIDIA = Capabilities(title="CUDA", **_ASYNCHRONOUS | {"float8": "hardware"}, graph_capture=True, tf32=True)
 
 _ROCM = Capabilities(title="ROCm", **_ASYNCHRONOUS, graph_capture=True)
 """An MI300 multiplies float8, but in formats of its own (``float8_e4m3fnuz``), and amptui was never run on

@@ -49,11 +49,9 @@ def test_the_app_trains_on_the_accelerator_that_torch_finds(machine: dict[str, s
     assert isinstance(records[-1], RunFinished)
 
 
-def test_doctor_names_it_and_says_what_is_missing(machine: dict[str, str]) -> None:
+def test_doctor_names_it_and_says_that_it_is_untested(machine: dict[str, str]) -> None:
     lines = map(json.loads, run(amptui_command("doctor", "--json"), machine).stdout.splitlines())
     checks = {line.get("name", line["type"]): line for line in lines}
     assert checks["plain:0"]["text"] == "plain:0 plain"
-    assert checks["limits"]["text"].startswith(
-        "amptui is not tested on plain; there it uses no timed events: "
-    )
+    assert checks["limits"]["text"].startswith("amptui is not tested on plain: ")
     assert checks["Verdict"]["device"] == "plain"
