@@ -162,10 +162,8 @@ def _peak() -> str:
     use, total = memory_use(device), properties(device).memory_bytes
     if use is None:
         return ""
-    if use.peak_allocated is None:
-        return f" ({units.number_of_bytes(use.allocated)} allocated of {units.number_of_bytes(total)})"
-    peak = use.peak_allocated
-    return f" (peak {units.number_of_bytes(peak)} allocated of {units.number_of_bytes(total)})"
+    peak, held = use.peak_allocated, units.number_of_bytes(use.peak_allocated or use.allocated)
+    return f" ({'' if peak is None else 'peak '}{held} allocated of {units.number_of_bytes(total)})"
 
 
 def _user_line(frames: Sequence[traceback.FrameSummary]) -> str:

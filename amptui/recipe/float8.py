@@ -37,8 +37,6 @@ MAX_NAMES = 64
 
 NO_LAYER = "the model has no plain nn.Linear whose sizes are both divisible by 16"
 
-NO_FSDP = "FSDP divides the weights, which float8 layers need whole"
-
 NO_SHARDS = "its weights are divided among ranks, and float8 layers need them whole"
 
 NO_TORCHAO = "torchao is not installed: pip install 'amptui[fp8]'"
@@ -83,17 +81,14 @@ def float8_linears(
     model: nn.Module | Mapping[str, nn.Module],
     recipe: str | None,
     unsupported: Mapping[str, str],
-    *,
-    sharded: bool,
 ) -> tuple["Float8Linears | None", dict[str, str]]:
     """What can multiply in float8 here, None if nothing; and ``unsupported`` with this model's reasons."""
     if all(name in unsupported for name in FP8_PRECISIONS):
         return None, dict(unsupported)
     linears = Float8Linears(model, recipe)
-    why = NO_FSDP if sharded else linears.hindrance
-    if not why:
+    if not linears.hindrance:
         return linears, dict(unsupported)
-    return None, {**unsupported, **dict.fromkeys(FP8_PRECISIONS, why)}
+    return None, {**unsupported, **dict.fromkeys(FP8_PRECISIONS, linears.hindrance)}
 
 
 def is_float8_layer(module: object) -> bool:
@@ -129,7 +124,6 @@ class Float8Linears:
         self._classes: dict[Float8Form | None, type[nn.Linear]] = {None: nn.Linear}
         self.form: Float8Form | None = None
         """How they multiply now; None if not in float8."""
-        self._is_changing = False
         self._look_for_layers()
 
     def prepare(self, form: Float8Form | None) -> str:
@@ -139,7 +133,7 @@ class Float8Linears:
         """
         if form is None:
             return ""
-        if self.form is None and not self._is_changing:
+        if self.form is None:
             self._look_for_layers()
         if self.hindrance or form in self._classes:
             return self.hindrance
@@ -155,14 +149,10 @@ class Float8Linears:
         return ""
 
     def become(self, form: Float8Form | None) -> None:
-        """Multiply as ``form`` says from the next call on; it must have been prepared.
-
-        An error of a script's alarm may come at any moment: the next call then completes this one.
-        """
+        """Multiply as ``form`` says from the next call on; it must have been prepared."""
         form = None if self.hindrance else form
-        if form == self.form and not self._is_changing:
+        if form == self.form:
             return
-        self._is_changing = True
         classes = set(self._classes.values())
         for linear in self.linears.values():
             linear.__dict__.pop(FORM_MARK, None)
@@ -170,7 +160,7 @@ class Float8Linears:
                 linear.__class__ = self._classes[form]
                 if form is not None:
                     linear.__dict__[FORM_MARK] = form
-        self.form, self._is_changing = form, False
+        self.form = form
 
     def follow(self, models: Mapping[str, nn.Module]) -> bool:
         """Take the layers of ``models`` from now on; others, if there are any, leave float8.

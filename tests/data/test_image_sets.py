@@ -2,13 +2,10 @@
 
 import gzip
 import hashlib
-import io
-import pickle
-import tarfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +15,7 @@ from torchvision.datasets import CIFAR10, MNIST
 
 from amptui.base.errors import DataError
 from amptui.data import vision
-from amptui.data.sources import Data
+from amptui.data.sources import Arrays
 from amptui.data.vision import synthetic_images
 
 Watch = Callable[..., Any]
@@ -28,18 +25,9 @@ def md5(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-@dataclass
-class Small:
-    """One of the two sets with few samples; paths are below the folder of all data sets."""
-
-    load: Callable[..., Data]
-    files: dict[str, bytes]
-    archives: dict[str, bytes]
-    images: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
-    labels: tuple[list[int], list[int]]
-
-
-def small_mnist(monkeypatch: pytest.MonkeyPatch) -> Small:
+@pytest.fixture
+def small_mnist(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """MNIST with few samples; paths are below the folder of all data sets."""
     rng = np.random.default_rng(0)
     arrays = [rng.integers(0, 10, shape, np.uint8) for shape in ((6, 2, 3), (6,), (4, 2, 3), (4,))]
     files = {}
@@ -48,46 +36,12 @@ def small_mnist(monkeypatch: pytest.MonkeyPatch) -> Small:
         files[name.removesuffix(".gz")] = header + array.tobytes()
     archives = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in files.items()}
     monkeypatch.setattr(MNIST, "resources", [(name, md5(content)) for name, content in archives.items()])
-    images, labels = arrays[::2], arrays[1::2]
-    return Small(
-        vision.mnist,
-        {f"{vision.MNIST_FOLDER}/{name}": content for name, content in files.items()},
-        {f"{vision.MNIST_FOLDER}/{name}": content for name, content in archives.items()},
-        (images[0][:, None], images[1][:, None]),
-        (labels[0].tolist(), labels[1].tolist()),
+    return SimpleNamespace(
+        files={f"{vision.MNIST_FOLDER}/{name}": content for name, content in files.items()},
+        archives={f"{vision.MNIST_FOLDER}/{name}": content for name, content in archives.items()},
+        images=arrays[::2],
+        labels=arrays[1::2],
     )
-
-
-def small_cifar10(monkeypatch: pytest.MonkeyPatch) -> Small:
-    rng = np.random.default_rng(0)
-    samples = {"data_batch_1": 4, "data_batch_2": 3, "test_batch": 2}
-    images = {name: rng.integers(0, 256, (count, 3072), np.uint8) for name, count in samples.items()}
-    labels = {name: rng.integers(0, 10, count).tolist() for name, count in samples.items()}
-    contents = {name: pickle.dumps({"data": images[name], "labels": labels[name]}) for name in samples}
-    contents["batches.meta"] = pickle.dumps({"label_names": list("0123456789")})
-    files = {f"{CIFAR10.base_folder}/{name}": content for name, content in contents.items()}
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for path, content in files.items():
-            member = tarfile.TarInfo(path)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    checksums = [[name, md5(content)] for name, content in contents.items()]
-    monkeypatch.setattr(CIFAR10, "train_list", checksums[:2])
-    monkeypatch.setattr(CIFAR10, "test_list", checksums[2:3])
-    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": checksums[3][1]})
-    monkeypatch.setattr(CIFAR10, "tgz_md5", md5(buffer.getvalue()))
-    train, test = np.concatenate([images["data_batch_1"], images["data_batch_2"]]), images["test_batch"]
-    return Small(
-        vision.cifar10,
-        files,
-        {CIFAR10.filename: buffer.getvalue()},
-        (train.reshape(-1, 3, 32, 32), test.reshape(-1, 3, 32, 32)),
-        (labels["data_batch_1"] + labels["data_batch_2"], labels["test_batch"]),
-    )
-
-
-BOTH_SETS = pytest.mark.parametrize("small", [small_mnist, small_cifar10], ids=["mnist", "cifar10"])
 
 
 def write(folder: Path, contents: dict[str, bytes]) -> None:
@@ -99,31 +53,42 @@ def write(folder: Path, contents: dict[str, bytes]) -> None:
 # ------------------------------------------------------------------------------------ real files
 
 
-@BOTH_SETS
 @pytest.mark.parametrize("place", ["files", "archives"])
-def test_a_set_is_read_from_files_or_archives_alike(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch, small: Any, place: str, capfd: Any
+def test_mnist_is_read_from_files_or_archives_alike(
+    watch: Watch, small_mnist: SimpleNamespace, place: str, capfd: Any
 ) -> None:
-    given, watched = small(monkeypatch), watch("real")
-    write(watched.request.data_dir, getattr(given, place))
+    watched = watch("real")
+    write(watched.request.data_dir, getattr(small_mnist, place))
     for _ in range(2):
-        data = given.load(watched.request)
-        sets = zip((data.train, data.validation), given.images, given.labels, strict=True)
+        data = vision.mnist(watched.request)
+        sets = zip((data.train, data.validation), small_mnist.images, small_mnist.labels, strict=True)
         for arrays, images, labels in sets:
-            assert torch.equal(arrays.inputs, torch.from_numpy(images))
-            assert arrays.inputs.is_contiguous()
-            assert (arrays.targets.dtype, arrays.targets.tolist()) == (torch.int64, labels)
+            assert torch.equal(arrays.inputs, torch.from_numpy(images[:, None]))
+            assert (arrays.targets.dtype, arrays.targets.tolist()) == (torch.int64, labels.tolist())
     assert capfd.readouterr() == ("", "")
     if place == "archives":  # torchvision unpacks them where it would download them
         assert watched.reports[0][0].startswith("downloading ")
 
 
-def test_a_damaged_file_is_told(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, request = small_mnist(monkeypatch), watch("real").request
-    contents = {path: content[: len(content) // 2] for path, content in given.files.items()}
+def test_cifar10_has_its_channels_first(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
+    monkeypatch.setattr(
+        CIFAR10, "__init__", lambda self, *_, **__: vars(self).update(data=pixels, targets=[3, 1, 2, 0])
+    )
+    data = vision.cifar10(watch("real").request)
+    for arrays in (data.train, data.validation):
+        assert isinstance(arrays, Arrays)
+        assert arrays.inputs.is_contiguous()
+        assert torch.equal(arrays.inputs[..., 5, 7], torch.from_numpy(pixels[:, 5, 7]))
+        assert (arrays.targets.dtype, arrays.targets.tolist()) == (torch.int64, [3, 1, 2, 0])
+
+
+def test_a_damaged_file_is_told(watch: Watch, small_mnist: SimpleNamespace) -> None:
+    request = watch("real").request
+    contents = {path: content[: len(content) // 2] for path, content in small_mnist.files.items()}
     write(request.data_dir, contents)
     with pytest.raises(DataError, match=r"MNIST in \S*/MNIST/raw is damaged; delete it to download it"):
-        given.load(request)
+        vision.mnist(request)
 
 
 @pytest.fixture

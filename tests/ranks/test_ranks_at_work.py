@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from amptui.recipe.float8 import NO_FSDP
+from amptui.recipe.float8 import NO_SHARDS
 from amptui.records.answers import RequestRefused, RequestTaken
 from amptui.records.ranks import RankLost, RanksDisagree, RanksOverflowed
 from amptui.records.run import StepSkipped
@@ -155,4 +155,4 @@ def test_ranks_enter_and_leave_float8_at_the_same_steps(start: Start) -> None:
 def test_fsdp_and_float8_are_refused_together(start: Start) -> None:
     options = {"precision": "fp8", "fsdp": True}
     ranks = start(status=2, options=options)
-    assert NO_FSDP in ranks[0].error
+    assert NO_SHARDS in ranks[0].error

@@ -147,7 +147,7 @@ class SwitchedAmp:
         """
         if self.linears is not None:
             self.linears.become(None)
-        self.linears, unsupported = float8_linears(models, self._fp8_recipe, unsupported, sharded=False)
+        self.linears, unsupported = float8_linears(models, self._fp8_recipe, unsupported)
         for precision in self.precisions.values():
             precision.linears = self.linears
         return unsupported
