@@ -14,7 +14,7 @@ SECONDS = {"fp32": 0.003, "bf16": 0.002, "fp16": 0.004, "fp32 eager": 0.006, "bf
 
 
 def played(ab_test: ABTest, *, noise: float = 0.0, steps: int = 10_000, skip_each: int = 0) -> None:
-    """The steps that it asks for, each of its usual length, until it is over; of ``skip_each`` steps fp16 skips one."""
+    """The steps that it asks for until it is over, in their usual times; fp16 skips one of ``skip_each``."""
     rng = np.random.default_rng(0)
     for number in range(1, steps + 1):
         name = ab_test.precision
