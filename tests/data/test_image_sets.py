@@ -15,7 +15,6 @@ from torchvision.datasets import CIFAR10, MNIST
 
 from amptui.base.errors import DataError
 from amptui.data import vision
-from amptui.data.sources import Arrays
 from amptui.data.vision import synthetic_images
 
 Watch = Callable[..., Any]
@@ -60,7 +59,7 @@ def test_mnist_is_read_from_files_or_archives_alike(
     watched = watch("real")
     write(watched.request.data_dir, getattr(small_mnist, place))
     for _ in range(2):
-        data = vision.mnist(watched.request)
+        data: Any = vision.mnist(watched.request)
         sets = zip((data.train, data.validation), small_mnist.images, small_mnist.labels, strict=True)
         for arrays, images, labels in sets:
             assert torch.equal(arrays.inputs, torch.from_numpy(images[:, None]))
@@ -71,16 +70,14 @@ def test_mnist_is_read_from_files_or_archives_alike(
 
 
 def test_cifar10_has_its_channels_first(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
-    monkeypatch.setattr(
-        CIFAR10, "__init__", lambda self, *_, **__: vars(self).update(data=pixels, targets=[3, 1, 2, 0])
-    )
-    data = vision.cifar10(watch("real").request)
+    pixels, labels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8), [3, 1, 2, 0]
+    read = [SimpleNamespace(data=pixels, targets=labels)] * 2
+    monkeypatch.setattr(vision, "_of_torchvision", lambda *_: read)
+    data: Any = vision.cifar10(watch("real").request)
     for arrays in (data.train, data.validation):
-        assert isinstance(arrays, Arrays)
         assert arrays.inputs.is_contiguous()
         assert torch.equal(arrays.inputs[..., 5, 7], torch.from_numpy(pixels[:, 5, 7]))
-        assert (arrays.targets.dtype, arrays.targets.tolist()) == (torch.int64, [3, 1, 2, 0])
+        assert (arrays.targets.dtype, arrays.targets.tolist()) == (torch.int64, labels)
 
 
 def test_a_damaged_file_is_told(watch: Watch, small_mnist: SimpleNamespace) -> None:
