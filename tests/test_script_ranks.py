@@ -154,10 +154,6 @@ def screen_of(run: Path) -> Screen:
     return screen
 
 
-def is_step(line: Request) -> bool:
-    return line.get("type") == "Steps"
-
-
 STOP: Request = {"request": "stop", "reason": "q", "at_once": False}
 
 
@@ -188,7 +184,7 @@ def test_all_ranks_obey_a_screen_at_the_same_step(
 ) -> None:
     out = tmp_path / "out"
     with training(warm, out, kind, runs) as (screen, run):
-        screen.wait_for(is_step)
+        screen.wait_for(lambda line: line.get("type") == "Steps")
         asked = [switch(name) for name in ("bf16", "fp16", "fp32", "bf16")]
         asked += [{"request": "checkpoint"}, pause(True), pause(False)]
         assert {screen.answer(request)["type"] for request in asked} == {"RequestTaken"}

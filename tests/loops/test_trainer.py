@@ -66,10 +66,6 @@ def test_a_stop_ends_a_pause_and_a_validation(phase: str) -> None:
 FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
 
 
-class Lasting(Tiny):
-    epochs: int = 2000
-
-
 @pytest.mark.ci
 def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_returns() -> None:
     control = Control()
@@ -84,7 +80,7 @@ def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_ret
             control.ask(StopRequest("seen enough"))
 
     log = Log(watch)
-    assert train(prepare(Lasting(), precision="bf16", steps=5000), log, control) == "stopped"
+    assert train(prepare(Tiny(epochs=2000), precision="bf16", steps=5000), log, control) == "stopped"
     records = log.of(PrecisionsCompared)
     result = records[-1]
     assert [record.rounds for record in records] == list(range(result.rounds + 1))

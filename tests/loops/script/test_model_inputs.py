@@ -121,10 +121,6 @@ def test_a_batch_is_counted_once_and_calls_of_one_pass_are_not(
     assert [step.samples for step in steps_of(records)] == samples
 
 
-def _script_hook(_model: nn.Module, _args: tuple[Any, ...]) -> None:
-    """One of the script's own, that a pickle can name."""
-
-
 HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
 
 
@@ -159,7 +155,7 @@ def test_no_copy_and_no_file_of_a_model_knows_of_it_and_its_tables_are_as_before
 @pytest.mark.torch
 def test_who_has_hooks_is_left_alone() -> None:
     model = net()
-    handle = model.register_forward_pre_hook(_script_hook)
+    handle = model.register_forward_pre_hook(lambda *_: None)
     table, optimizer = model._forward_pre_hooks, sgd(model)
     with watching(model, optimizer):
         make_step(model, optimizer)
