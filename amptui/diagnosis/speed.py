@@ -1,13 +1,16 @@
 """What AMP or FP8 gained in words: a comparison's result, the running ratio, and why there is little gain."""
 
+from collections.abc import Collection
+
 from amptui.base import units
 from amptui.diagnosis.labels import compared_label, precision_label
-from amptui.diagnosis.words import long_words, speed_words
+from amptui.diagnosis.words import explained_words, long_words, speed_words
 from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import RunStarted, base_precision, is_emulated
 from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, judge_speed
 from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.memory import LITTLE_MEMORY, judge_memory, judge_memory_use
+from amptui.telemetry.timing import judge_gain, judge_limit
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 
 PROVISIONAL = "~"
@@ -140,3 +143,13 @@ def little_memory(view: SessionView) -> list[Finding]:
     use = judge_memory_use(view.memory, tally.low)
     is_known = use is not None and "change" in use.numbers
     return [use if use is not None and is_known else never_measured("memory use", state="unknown")]
+
+
+def limit_lines(view: SessionView, precisions: Collection[str]) -> list[str]:
+    """What the steps of these precisions wait for, and what another one can gain, as far as it is known."""
+    lines = []
+    for timing in view.timings:
+        if timing.precision in precisions and judge_limit(timing).freshness == "fresh":
+            gain = judge_gain(timing, view.timings, view.comparison, ranks=view.world_size)
+            lines.append(f"{precision_label(timing.precision)}: {explained_words(gain)}")
+    return lines

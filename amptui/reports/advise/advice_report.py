@@ -13,7 +13,8 @@ from amptui.diagnosis.amp_answer import NO_AMP, AmpAnswer, interval_words
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.finding_fields import less_percent, times_speed
 from amptui.diagnosis.labels import data_label, precision_label
-from amptui.diagnosis.words import SIGNS, SUBJECTS, explained_words, long_words, short_words, speed_words
+from amptui.diagnosis.speed import limit_lines
+from amptui.diagnosis.words import SIGNS, SUBJECTS, long_words, short_words, speed_words
 from amptui.recipe.request import AdviseRequest
 from amptui.records.run import FP8_PRECISIONS
 from amptui.reports.advise.advice import Advice, Reason, recommend
@@ -31,7 +32,6 @@ from amptui.reports.advise.paste_lines import NAMES, lines_for, train_command
 from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.reports.compare.welch import MIN_SEEDS
 from amptui.telemetry.memory import judge_memory
-from amptui.telemetry.timing import judge_limit, judge_step_time
 from amptui.telemetry.view import SessionView
 
 WIDTH = 80
@@ -66,9 +66,9 @@ class Recommendation:
     @property
     def notes(self) -> list[tuple[str, str]]:
         """What stands below the headline: a label and a sentence each."""
-        view = self.evidence.view
+        view, about = self.evidence.view, self.advice.about
         labelled = [
-            ("why", reasons(self.advice, view)),
+            ("why", [] if about is None else limit_lines(view, ("fp32", about.precision))),
             ("look out", cautions(self.advice, self.candidates, view)),
         ]
         return [(label, text) for label, texts in labelled for text in dict.fromkeys(texts)]
@@ -265,27 +265,6 @@ _EXCLUDED = {"trouble": "its steps were skipped", "weights lost": "weights becam
 
 
 # ---------------------------------------------------------------------------------- below the headline
-
-
-def reasons(advice: Advice, view: SessionView) -> Iterator[str]:
-    """Why it is so, as far as something measured shows it."""
-    about = "" if advice.about is None else advice.about.precision
-    limits = {timing: judge_limit(timing) for timing in view.timings}
-    timings = {timing.precision: timing for timing, limit in limits.items() if limit.freshness == "fresh"}
-    pair = [timings[name] for name in dict.fromkeys((about, "fp32")) if name in timings]
-    if advice.reason == "slower" and len(pair) == 2:
-        step_time = judge_step_time(pair[1], pair[0])
-        if step_time.state == "longer":
-            yield long_words(step_time)
-    if advice.reason in ("same", "slower", "open"):
-        for timing in pair:
-            if limits[timing].state in ("input", "launch"):
-                yield f"{precision_label(timing.precision)} is {explained_words(limits[timing])}"
-    answer = None if advice.about is None else advice.about.answer
-    if advice.reason in ("faster", "memory") and answer is not None:
-        limit = answer.of("limit")
-        if limit.freshness != "never measured":
-            yield f"steps are {long_words(limit)}"
 
 
 def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView) -> Iterator[str]:

@@ -8,23 +8,20 @@ from typing import Any, NamedTuple
 from amptui.base import units
 from amptui.base.errors import AmptuiError
 from amptui.base.table import Column, table_lines
-from amptui.diagnosis.event_words import float8_details, float8_layers
+from amptui.diagnosis.event_words import float8_layers
 from amptui.diagnosis.finding_fields import ratio_words
 from amptui.diagnosis.labels import compared_label, data_label, precision_label
-from amptui.diagnosis.speed import little_memory, result_cards
+from amptui.diagnosis.speed import limit_lines, little_memory, result_cards
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
-from amptui.diagnosis.words import explained_words, explanation, long_words
+from amptui.diagnosis.words import explained_words, explanation
 from amptui.recipe.request import BenchRequest
 from amptui.records.findings import Float8Layers, ModelCompiled, PrecisionMeasured, PrecisionsCompared
 from amptui.records.run import (
     EAGER_SUFFIX,
-    LOW_PRECISIONS,
     RunStarted,
-    base_precision,
 )
-from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.flops import flops_now
-from amptui.telemetry.timing import judge_gain, judge_limit, judge_step_time
+from amptui.telemetry.timing import judge_limit
 from amptui.telemetry.view import PrecisionFlops, SessionView
 
 _ENDINGS = {
@@ -33,9 +30,6 @@ _ENDINGS = {
     "stopped": "ended early",
     "running": "ended early",
 }
-
-_MAX_LEFT_OUT = 3
-"""Layers outside float8 that are named; the JSON object has all that the record has."""
 
 
 class Plan(NamedTuple):
@@ -106,41 +100,9 @@ class Measured:
 
     @property
     def reasons(self) -> list[str]:
-        """Why AMP or FP8 gained little, a sentence each; empty if they gained enough."""
-        both = any(row.precision.endswith(EAGER_SUFFIX) for row in self.rows)
-        # Of eager and compiled steps those would be of the compiled ones.
-        sentences = [] if both else [*map(explained_words, little_memory(self.view))]
-        rows = [row for row in self.rows if not both or row.precision.endswith(EAGER_SUFFIX)]
-        low = [row for row in rows if base_precision(row.precision) in LOW_PRECISIONS]
-        little = [row for row in low if row.speedup is not None and row.speedup < 1 + LITTLE_SPEED]
-        if not little or self.view.compared is None:
-            return sentences
-        names = {row.precision for row in rows}
-        limits = {timing: judge_limit(timing) for timing in self.view.timings if timing.precision in names}
-        timings = {timing.precision: timing for timing, limit in limits.items() if limit.freshness == "fresh"}
-        sentences += [
-            f"{precision_label(timing.precision)} is {explained_words(limits[timing])}"
-            for timing in timings.values()
-            if limits[timing].state in ("input", "launch")
-        ]
-        baseline = timings.get(self.view.compared.baseline)
-        if baseline is not None:
-            others = [timings[row.precision] for row in little if row.precision in timings]
-            beside = [judge_step_time(baseline, other) for other in others]
-            slower = [long_words(step_time) for step_time in beside if step_time.state == "longer"]
-            gain = judge_gain(baseline, self.view.timings, self.view.comparison)
-            # Nobody asks what a slower precision could gain at most.
-            sentences += slower or [
-                *([] if limits[baseline].state in ("input", "launch") else [long_words(gain)]),
-                *(long_words(step_time) for step_time in beside if step_time.numbers),
-            ]
-        labels = " and ".join(precision_label(row.precision) for row in little)
-        # Slower is what is known to be: not where the interval allows a gain.
-        most = [row.speedup_high or row.speedup for row in little]
-        slow = all(speedup is not None and speedup < 1 for speedup in most)
-        verb = ("was" if len(little) == 1 else "were") + " slower" if slow else "gained little"
-        unknown = f"{labels} {verb}, and no measurement shows why; see `amptui doctor`"
-        return [text for text in dict.fromkeys(sentences) if text] or [unknown]
+        """What the steps wait for, and what another precision can gain, a sentence each."""
+        gains = limit_lines(self.view, {row.precision for row in self.rows})
+        return [*map(explained_words, little_memory(self.view)), *gains]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +139,7 @@ def report_lines(bench: Bench) -> list[str]:
             ways.append("eager and compiled" + f" ({mode})" * (mode != "default"))
         lines = [", ".join([f"{run.model} on {run.device_name}", data_label(run.data), *ways])]
     for size in bench.sizes:
-        lines += ["", *_size_lines(size, mode)]
+        lines += ["", *_size_lines(size)]
     if bench.left_out and bench.sizes:
         lines += ["", *_not_measured(bench.left_out)]
     return lines
@@ -204,7 +166,7 @@ def report_json(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _size_lines(size: Measured, compile_mode: str | None) -> list[str]:
+def _size_lines(size: Measured) -> list[str]:
     name = f"batch {units.count(size.batch_size)}" if size.batch_size is not None else "batch n/a"
     compared = size.view.compared
     if compared is None or not size.rows:
@@ -226,35 +188,13 @@ def _size_lines(size: Measured, compile_mode: str | None) -> list[str]:
     )
     lines += ["", *size.cards] if size.cards else []
     if size.float8 is not None:
-        # Which layers multiply in float8, and of the others the first few with the reason.
-        *left_out, named = float8_details(size.float8)
-        more = size.float8.left_out_count - _MAX_LEFT_OUT
-        if len(left_out) > _MAX_LEFT_OUT:
-            left_out = [*left_out[:_MAX_LEFT_OUT], f"and {units.count(more)} more in bfloat16"]
-        lines += [float8_layers(size.float8), *(f"  {line}" for line in (*left_out, named))]
+        lines.append(float8_layers(size.float8))
     if size.compile_seconds:
         seconds = size.compile_seconds.items()
         took = ", ".join(f"{precision_label(name)} {units.span(span)}" for name, span in seconds)
         lines.append(f"compiling took, in no step's time: {took}")
-    hints = launch_hints(size, compile_mode)
-    if compile_mode is None and any(row.precision == "fp8" for row in size.rows):
-        hints.append(
-            "FP8 runs kernels of its own to cast each factor: `--compile` measures it with them fused"
-        )
-    lines += [f"hint: {hint}" for hint in (*hints, *flops_hints(size.view.flops))]
+    lines += [f"hint: {hint}" for hint in flops_hints(size.view.flops)]
     return lines + [f"why: {reason}" for reason in size.reasons]
-
-
-def launch_hints(size: Measured, compile_mode: str | None) -> list[str]:
-    """The option that measures what CUDA graphs gain, where steps are launch-bound."""
-    compared = size.view.compared
-    bound = [timing.precision for timing in size.view.timings if judge_limit(timing).state == "launch"]
-    if not bound or compared is None or compile_mode not in (None, "default"):
-        return []
-    labels = " and ".join(compared_label(name, compared) for name in bound)
-    verb = "is" if len(bound) == 1 else "are"
-    measures = "`--compile reduce-overhead` measures what CUDA graphs gain"
-    return [f"{labels} {verb} launch-bound: {measures}"]
 
 
 def _columns(compared: PrecisionsCompared, size: Measured) -> tuple[Column[PrecisionMeasured], ...]:
@@ -297,7 +237,6 @@ def _not_measured(reasons: Mapping[str, str], what: str = "") -> list[str]:
 
 def _size_json(size: Measured, compile_mode: str | None) -> dict[str, Any]:
     compared = size.view.compared
-    compiling = {"compile_seconds": size.compile_seconds, "hints": launch_hints(size, compile_mode)}
     return {
         "batch_size": size.batch_size,
         "baseline": compared.baseline if compared is not None else None,
@@ -321,5 +260,5 @@ def _size_json(size: Measured, compile_mode: str | None) -> dict[str, Any]:
         },
         "failed": size.failed,
         "error": None if size.error is None else str(size.error),
-        **({} if compile_mode is None else compiling),
+        **({} if compile_mode is None else {"compile_seconds": size.compile_seconds}),
     }
