@@ -26,7 +26,7 @@ from amptui.records.run import LOW_PRECISIONS, Note, Record, RunFinished
 from amptui.reports.compare.command import read_all
 from amptui.reports.compare.compare_page import page
 from amptui.reports.compare.tables import as_json, plain_lines
-from amptui.reports.export import export
+from amptui.reports.export.exporting import export
 from amptui.reports.run_list import read_row
 from amptui.runs.journal import JournalReader
 from amptui.runs.kept_run import look_at

@@ -19,7 +19,7 @@ from amptui.checkpoint.file import checkpoint_name
 from amptui.cli import main
 from amptui.process.capture import redirect_output
 from amptui.recipe.request import TrainRequest
-from amptui.reports.export import export
+from amptui.reports.export.exporting import export
 from amptui.runs import socket_place
 from amptui.runs.find import find_run
 from amptui.runs.journal import Journal, cut_after
@@ -122,15 +122,6 @@ def test_files_of_other_names_and_folders_without_a_run_are_the_user_s(read: Pat
     for path in (*mine, tmp_path / "mine" / "checkpoints" / "run.json"):
         assert main(["export", str(read), "--csv", str(path)]) == 0
         assert path.is_file()
-
-
-def test_two_formats_in_one_file_are_refused(
-    read: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "link").symlink_to("same.csv")
-    with nothing_written(tmp_path, capsys, "--csv and --html would both write"):
-        arguments = ["--csv", str(tmp_path / "same.csv"), "--html", str(tmp_path / "link")]
-        assert main(["export", str(read), *arguments]) == 2
 
 
 def test_nothing_that_somebody_else_s_run_names_is_run_without_trust(

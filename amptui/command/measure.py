@@ -72,7 +72,7 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_advise(options: argparse.Namespace) -> int:
-    from amptui.reports.advise import advise
+    from amptui.reports.advise.advise_command import advise
 
     take_url()  # the scripts that are started here are no runs of anybody's
     given, names = training_fields(options), options.precisions
@@ -134,7 +134,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    from amptui.reports.bench import bench
+    from amptui.reports.bench.measure import bench
 
     given = training_fields(options)
     del given["batch_size"]
@@ -158,7 +158,7 @@ def add_doctor_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    from amptui.reports.doctor import doctor
+    from amptui.reports.doctor.report import doctor
 
     return doctor(json=options.json)
 

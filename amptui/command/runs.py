@@ -139,7 +139,7 @@ def add_compare_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_compare(options: argparse.Namespace) -> int:
-    from amptui.reports.compare import compare
+    from amptui.reports.compare.command import compare
 
     return compare(
         options.runs,
@@ -159,7 +159,7 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(options: argparse.Namespace) -> int:
-    from amptui.reports.export import export
+    from amptui.reports.export.exporting import export
     from amptui.runs.find import find_run
 
     places = {"csv": options.csv, "tensorboard": options.tensorboard, "html": options.html}

@@ -18,7 +18,7 @@ from amptui.base.errors import RunFolderError
 from amptui.records import codec
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.records.steps import Steps
-from amptui.reports.export import export
+from amptui.reports.export.exporting import export
 from amptui.runs.journal import Journal, JournalReader, cut_after
 from tests.builders import make_resumed, make_started, make_step, make_steps, make_switch
 from tests.record_values import RECORDS

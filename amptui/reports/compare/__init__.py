@@ -1,5 +1,1 @@
 """Compares runs: FP32 against AMP to the end of training, with the spread between seeds."""
-
-from amptui.reports.compare.command import compare
-
-__all__ = ["compare"]

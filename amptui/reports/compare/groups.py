@@ -82,8 +82,6 @@ def grouped(runs: Sequence[RunFigures]) -> tuple[Group, ...]:
         members.setdefault(tuple(options(run).items()), []).append(run)
     firsts = [runs[0] for runs in members.values()]
     apart = {name: values for name, values in differences(firsts).items() if name != "precision"}
-    # Versions and machines name a group only if no option does.
-    apart = {name: values for name, values in apart.items() if name not in _SURROUNDINGS} or apart
     names = list(map(precision_words, firsts))
     labels = list(names)
     for place, name in enumerate(names):
@@ -101,13 +99,6 @@ def grouped(runs: Sequence[RunFigures]) -> tuple[Group, ...]:
         Group(letter=letter, label=label, colour=colour, runs=tuple(runs))
         for letter, label, colour, runs in columns
     )
-
-
-_SURROUNDINGS = frozenset(
-    {"device", "amptui", "python", "torch", "cuda", "rocm", "cudnn", "processor", "cores", "threads"}
-    | {"gpu_memory_bytes", "compute_capability", "architecture", "parameters"}
-)
-"""Not options of the command line."""
 
 
 def differences(runs: Sequence[RunFigures]) -> dict[str, tuple[str, ...]]:

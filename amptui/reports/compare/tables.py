@@ -23,7 +23,6 @@ from amptui.reports.compare.contrasts import (
 )
 from amptui.reports.compare.groups import Group, Spread, options, seed_of
 from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, RunFigures
-from amptui.reports.compare.welch import ENOUGH_SEEDS
 
 ONE_GROUP = "only one group: these runs differ only in the seed, so there is nothing to compare"
 
@@ -79,21 +78,12 @@ def how_measured(comparison: Compared) -> list[str]:
         f"{final}; best: lowest mean of {MEAN_STEPS} steps in a row",
         "training time: sum of all step times, without validation and pauses",
     ]
-    several = {run.name: run.view.optimizers[0].label for run in comparison.runs if run.view.optimizers}
-    if several:
-        firsts = ", ".join(f"{label} of {name}" for name, label in several.items())
-        lines.append(f"of several optimizers only the first is compared: {firsts}")
+    if any(run.view.optimizers for run in comparison.runs):
+        lines.append("of several optimizers only the first is compared")
     if any(len(group.runs) > 1 for group in comparison.groups):
         lines.append("a group's figures are means over its runs, lowest and highest in brackets")
     if any(contrast.finding.state == "not shown" for contrast in comparison.contrasts):
         lines.append("no difference shown does not mean none: the true one may be anywhere in the interval")
-    judged = [contrast for contrast in comparison.contrasts if contrast.interval is not None]
-    sizes = [sorted(len(group.seeds) for group in (one.baseline, one.other)) for one in judged]
-    if any(fewer < min(more, ENOUGH_SEEDS) for fewer, more in sizes):
-        lines.append(
-            f"with unequal groups, one below {ENOUGH_SEEDS} seeds, the interval is wider to keep its level; "
-            "equal numbers of seeds show smaller differences"
-        )
     if any(len(run.view.comparison.rows) > 1 for run in comparison.runs):
         lines.append("a run in several precisions has no one step time")
     if any(run.emulates for run in comparison.runs):
@@ -104,9 +94,7 @@ def how_measured(comparison: Compared) -> list[str]:
         lines.append(
             "load on the machine also makes separate runs differ: `amptui bench` alternates precisions"
         )
-    if comparison.target is None:
-        lines.append("no time to a loss: not every run has enough steps for one")
-    elif not comparison.target_asked:
+    if comparison.target is not None and not comparison.target_asked:
         target = f"time to {units.loss(comparison.target)}: the highest of the final losses, which every run"
         lines.append(f"{target} reached; --target-loss chooses another")
     return lines

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from amptui.base.errors import AmptuiError, RunFolderError, UsageError
@@ -21,25 +20,15 @@ EVENT_FILE_NAME = "events.out.tfevents.amptui"
 """Fixed, so that a second export replaces the first. TensorBoard requires ``tfevents``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """What was read from the journal."""
-
-    steps: int
-    """Steps in the journal; a step that was repeated after a resume counts twice."""
-    passed_over: str
-    """What could not be read, in one line; empty if everything was read."""
-
-
 def export(
     run: Path, *, csv: Path | None = None, tensorboard: Path | None = None, html: Path | None = None
-) -> Exported:
-    """Export ``run``, a run's folder or its journal, to each path that was given.
+) -> RecordedRun:
+    """Export ``run``, a run's folder or its journal, to each path that was given; return what was read.
 
     ``csv`` and ``html`` are files; ``tensorboard`` is a folder in which the run gets one of its own. Existing
     files are replaced atomically. Raises ``RunFolderError`` for a run that cannot be read or has no records,
-    ``UsageError`` for two formats in one file and for a file of any run, and ``AmptuiError`` if a file cannot
-    be written or the package ``tensorboard`` is missing.
+    ``UsageError`` for a file of any run, and ``AmptuiError`` if a file cannot be written or the package
+    ``tensorboard`` is missing.
     """
     path = journal_of(run)
     recording = RecordedRun(name_of(path), str(path.parent))
@@ -63,26 +52,20 @@ def export(
     if event_file is not None:
         with _replacing(event_file) as beside:
             write_events(beside, iter(JournalReader(path)))
-    return Exported(steps=recording.steps, passed_over=recording.passed_over)
+    return recording
 
 
 # ------------------------------------------------------------------------------- atomic files
 
 
 def refuse_own_files(places: Iterable[tuple[str, Path]], read: Sequence[Path]) -> None:
-    """Raise ``UsageError`` for a file of a run among ``places``, and for one that is there twice.
+    """Raise ``UsageError`` for a file of a run among ``places``, each with the option that names it.
 
-    Each comes with the option that names it; ``read`` are the journals of the runs that are read.
+    ``read`` are the journals of the runs that are read.
     """
-    options: dict[str, str] = {}
     for option, out in places:
         if trouble := why_owned(out, read=read):
             raise UsageError(f"cannot write {option} {out}: {trouble}", hint="choose another path")
-        place = os.path.realpath(out)
-        if place in options:
-            what = f"{options[place]} and {option} would both write {out}"
-            raise UsageError(what, hint="choose two paths")
-        options[place] = option
 
 
 def write_file(out: Path, text: str) -> None:

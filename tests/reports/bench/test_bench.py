@@ -19,7 +19,7 @@ from amptui.recipe.float8 import NO_LAYER, why_no_float8
 from amptui.recipe.precision import Tf32Flags
 from amptui.records.findings import Float16Window, ModelCompiled, ModulesTraced, PrecisionsCompared
 from amptui.records.run import EpochFinished, RunStarted
-from amptui.reports.bench import plan_precisions
+from amptui.reports.bench.measure import plan_precisions
 from amptui.reports.doctor import precisions
 from tests.builders import StepRow, read
 from tests.checkout import ROOT

@@ -24,7 +24,9 @@ from tests import deprecations, fake_nvml
 from tests.golden import Goldens
 from tests.terminal import Terminal
 
-DOCTOR = "import sys; from amptui.reports.doctor import doctor; sys.exit(doctor(json='--json' in sys.argv))"
+DOCTOR = (
+    "import sys; from amptui.reports.doctor.report import doctor; sys.exit(doctor(json='--json' in sys.argv))"
+)
 
 
 def run(*arguments: str, program: str = DOCTOR, **environment: str) -> subprocess.CompletedProcess[str]:

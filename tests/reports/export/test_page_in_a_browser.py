@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from amptui.reports.export import export
+from amptui.reports.export.exporting import export
 from tests import poison
 from tests.builders import write_journal
 from tests.golden import Goldens

@@ -9,7 +9,7 @@ import pytest
 
 from amptui.records.findings import UpdatesMeasured
 from amptui.records.run import EpochFinished, Record, Validation
-from amptui.reports.export import export
+from amptui.reports.export.exporting import export
 from tests.builders import StepRow, of, one_by_one, write_journal
 from tests.gan_journal import gan_records
 from tests.golden import Goldens
