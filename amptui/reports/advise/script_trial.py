@@ -24,20 +24,16 @@ from amptui.reports.advise.measuring import failure, show_stages
 from amptui.reports.advise.stages import Stages
 from amptui.reports.bench.measure import slow_float16
 from amptui.reports.bench.progress import Progress
-from amptui.runs.journal import JournalReader
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
 
 _LOOK_SECONDS = 0.1
 
 _PATIENCE_SECONDS = 15.0
-"""How long a script may take to end that was asked to stop, and again after each signal."""
+"""How long a script may take to end that was asked to stop."""
 
 _STOPPED_SECONDS = 3.0
-"""The same after a signal to stop: all three must fit into what a process may take to end."""
-
-_HURRIED_SECONDS = 0.5
-"""The same for one that was not measured, or after a second signal."""
+"""The same after a signal to stop, and after each one that it gets."""
 
 _LAST_LINES = 12
 """Of the output of a script that failed."""
@@ -63,13 +59,12 @@ def measure_script(request: AdviseRequest, stop: Control) -> tuple[Evidence, Amp
     slow = slow_float16() if request.precisions is None else {}  # it takes a second in which a script may end
     stages = Stages(request.precisions or CANDIDATES, seconds=request.minutes * 60, slow_on_cpu=slow)
     with TemporaryDirectory(prefix="amptui-advise-", ignore_cleanup_errors=True) as scratch:
-        folder, patience_seconds = Path(scratch) / script_name(request.script), _HURRIED_SECONDS
+        folder = Path(scratch) / script_name(request.script)
         trial = _Trial(plan_script(request.script, folder, observe=False), stop)
         try:
             evidence, error = trial.measure(trial.connect(), stages)
-            patience_seconds = _PATIENCE_SECONDS
         finally:
-            trial.end(patience_seconds)
+            trial.end()
     return replace(evidence, race=LossRace(steps=0, why_not=_NO_RACE)), error, False
 
 
@@ -90,11 +85,9 @@ class _Trial:
                 raise KeyboardInterrupt
             if status is not None:
                 self._tell_last_lines()
-                if self._client is None and folder.journal_path.exists():  # it trained, but ended too soon
-                    self._session.fold(JournalReader(folder.journal_path))
-                    raise AmptuiError(f"{self._name} {self._ended_words(status)}", hint="let it train longer")
                 what = f"{self._name} {how_ended(status)} before amptui could watch a training"
-                raise AmptuiError(what, hint=f"{_WATCH}: see demo/guide/own_loop.md")
+                hint = f"{_WATCH}, see demo/guide/own_loop.md, and let it train longer"
+                raise AmptuiError(what, hint=hint)
             if self._client is None:
                 with suppress(RunFolderError):
                     self._client = LocalFollower(connect(folder.path), folder.path)
@@ -143,28 +136,23 @@ class _Trial:
             for line in text.splitlines()[-_LAST_LINES:]:
                 complain(f"  {line}")
 
-    def end(self, patience_seconds: float) -> None:
+    def end(self) -> None:
         """Stop the script and wait for its end; with ever less courtesy, for it has a session of its own."""
         if self._client is not None:
             self._client.ask(StopRequest("measured"))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-            if self._wait(patience_seconds) is not None:
-                break
-            with suppress(ProcessLookupError):
-                os.killpg(self._child.pid, number)
-        else:
-            self._child.wait(_STOPPED_SECONDS)
-        if self._client is not None:
+            self._wait(_PATIENCE_SECONDS)
             self._client.leave()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            if self._child.status is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._child.pid, number)
+                self._wait(_STOPPED_SECONDS)
 
-    def _wait(self, patience_seconds: float) -> int | None:
-        """The script's exit status; None if it is still running."""
+    def _wait(self, seconds: float) -> int | None:
+        """The script's exit status; None if it still runs then, or after a signal to stop already sooner."""
         began = time.monotonic()
-        while self._child.wait(_LOOK_SECONDS) is None:
-            if self._stop.ends_at_once:
-                patience_seconds = _HURRIED_SECONDS
-            elif self._stop.stop_reason is not None:
-                patience_seconds = min(patience_seconds, _STOPPED_SECONDS)
-            if time.monotonic() - began >= patience_seconds:
+        while self._child.wait(_LOOK_SECONDS) is None and not self._stop.ends_at_once:
+            limit = seconds if self._stop.stop_reason is None else min(seconds, _STOPPED_SECONDS)
+            if time.monotonic() - began >= limit:
                 break
         return self._child.status

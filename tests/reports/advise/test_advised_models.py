@@ -182,7 +182,7 @@ def test_ctrl_c_ends_a_script_that_ignores_it(tmp_path: Path, monkeypatch: pytes
     [
         (OBSERVES, 1, "is only observed: its own loop chooses the precision; let amptui.watch()"),
         (SCRIPT.format(steps=300, pause=0.01), 0, "the rest: the script ended after"),
-        (SCRIPT.format(steps=8, pause=0) + "sys.exit(3)\n", 1, "ended after 8 steps"),
+        (SCRIPT.format(steps=8, pause=0) + "sys.exit(3)\n", 1, "let it train longer"),
     ],
     ids=["observed", "ends early", "ends at once"],
 )
