@@ -26,10 +26,10 @@ from amptui.reports.compare.tables import (
     seeds,
     speed,
 )
-from amptui.reports.compare.trace import RunFigures
+from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.reports.export.charts import MAX_COLUMNS, Chart, figure
 from amptui.reports.export.template import Block, Span, Words, document, table, verdict
-from amptui.telemetry.axis import LARGEST, SMOOTHING_PART, smoothed
+from amptui.telemetry.axis import LARGEST
 from amptui.telemetry.view import EMPTY_SERIES, Floats, Series
 
 _LEAST_SHARE = 1e-9
@@ -39,7 +39,7 @@ _LEAST_SHARE = 1e-9
 _AXES = {"steps": "step", "seconds": "training time"}
 """What curves can be drawn over: fields of ``Curve``, and their names."""
 
-_LEGEND = "line: mean of a group's runs; band: lowest to highest; after a run ends: the remaining runs"
+_LEGEND = f"a line for each run; training: mean of {MEAN_STEPS} steps"
 
 
 def page(comparison: Compared) -> str:
@@ -99,79 +99,44 @@ def _table(columns: Sequence[Column[Row]], rows: Sequence[Row], group_of: Callab
 def _chart(
     groups: Sequence[Group], place: int, shown: tuple[bool, str]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """An axis and the losses of the groups over it: of validations or not, by that field of ``Curve``."""
+    """An axis and the losses of all runs over it: of validations or not, by that field of ``Curve``."""
     validation, axis = shown
-    lines = [[_line(run, axis, validation=validation) for run in group.runs] for group in groups]
-    ends = [float(end) for group in lines for x, _ in group if len(x) for end in (x[0], x[-1])]
-    low, high = min(ends, default=0.0), max(ends, default=1.0)
+    drawn, colours = [], []
+    for group in groups:
+        for run in group.runs:
+            curve, values = run.training, run.means
+            if validation:
+                curve, values = run.validation, run.validation.loss
+            x = getattr(curve, axis)
+            on_axis = np.isfinite(x) & (axis != "seconds" or run.seconds is not None)
+            if on_axis.any():
+                drawn.append((x[on_axis], values[on_axis], curve.loss[on_axis]))
+                colours.append(group.colour)
+    low = min((float(x[0]) for x, *_ in drawn), default=0.0)
+    high = max((float(x[-1]) for x, *_ in drawn), default=1.0)
     if high <= low:
         high = low + max(1.0, abs(low) * _LEAST_SHARE)
-    reach = 0 if validation else MAX_COLUMNS // SMOOTHING_PART
+    count = min(MAX_COLUMNS, max((len(x) for x, *_ in drawn), default=1))
     series = {}
-    for group, runs in zip(groups, lines, strict=True):
-        columns = [
-            (np.clip((x - low) / (high - low) * MAX_COLUMNS, 0, MAX_COLUMNS - 1).astype(np.int64), loss)
-            for x, loss in runs
-            if len(x)
-        ]
-        if columns:
-            series[group] = _series(columns, reach)
-    chart = Chart(
-        f"validation loss by {_AXES[axis]}" if validation else f"training loss by {_AXES[axis]}, smoothed",
-        {group.name: series[group] for group in series},
-        scaled_to="usual",
-        joins="none",
-        height=260,
-        colours=[group.colour for group in series],
-    )
+    for number, (x, values, losses) in enumerate(drawn):
+        places = np.clip((x - low) / (high - low) * count, 0, count - 1).astype(np.int64)
+        series[str(number)] = _series(places, np.clip(values, -LARGEST, LARGEST), losses, count)
+    title = f"validation loss by {_AXES[axis]}" if validation else f"training loss by {_AXES[axis]}"
+    chart = Chart(title, series, scaled_to="usual", joins="all", height=260, colours=colours)
     # Each column counts as a step, labelled as what the axis is of.
     words = _axis_words(axis)
     labels = [(share, words(low + share * (high - low))) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    return {"first": 0, "count": MAX_COLUMNS, "labels": labels, "switches": []}, figure(chart, place)
+    return {"first": 0, "count": count, "labels": labels, "switches": []}, figure(chart, place)
 
 
-def _line(run: RunFigures, axis: str, *, validation: bool) -> tuple[Floats, Floats]:
-    """Where the run's losses are, and the losses: in order, all finite places."""
-    curve = run.validation if validation else run.training
-    x = getattr(curve, axis)
-    on_axis = np.isfinite(x) & (axis != "seconds" or run.seconds is not None)
-    return x[on_axis], np.clip(curve.loss[on_axis], -LARGEST, LARGEST)
-
-
-def _series(runs: Sequence[tuple[npt.NDArray[np.int64], Floats]], reach: int) -> Series:
-    """The mean of a group's runs in a band, of the columns that their losses are in, and the losses.
-
-    Without a mean, dashed, where some of the runs have ended: a mean over those left would jump.
-    """
-    nonfinite = np.zeros(MAX_COLUMNS, np.int64)
-    for places, loss in runs:
-        nonfinite[places[~np.isfinite(loss)]] = 1
-    stacked = np.array([smoothed(_spread_out(places, loss), reach) for places, loss in runs])
-    return replace(
-        EMPTY_SERIES,
-        first_step=0,
-        minimum=np.fmin.reduce(stacked),
-        mean=(stacked / len(stacked)).sum(axis=0),
-        maximum=np.fmax.reduce(stacked),
-        nonfinite=nonfinite,
-    )
-
-
-def _spread_out(places: npt.NDArray[np.int64], loss: Floats) -> Floats:
-    """The mean of each column, and straight lines through columns between; NaN outside and in gaps.
-
-    A gap is a place with losses none of which is finite.
-    """
-    finite = np.isfinite(loss)
-    counts = np.bincount(places[finite], minlength=MAX_COLUMNS)
-    shares = loss[finite] / counts[places[finite]]
-    filled = np.flatnonzero(counts)
-    line = np.full(MAX_COLUMNS, np.nan)
-    if len(filled):
-        means = np.bincount(places[finite], weights=shares, minlength=MAX_COLUMNS)[filled]
-        line = np.interp(np.arange(MAX_COLUMNS), filled, means, left=np.nan, right=np.nan)
-        line[np.setdiff1d(places[~finite], filled)] = np.nan
-    return line
+def _series(places: npt.NDArray[np.int64], values: Floats, losses: Floats, count: int) -> Series:
+    """The mean of the values in each of so many columns, and where a loss is not finite."""
+    finite = np.isfinite(values)
+    sums = np.bincount(places[finite], weights=values[finite], minlength=count)
+    with np.errstate(invalid="ignore"):
+        mean = sums / np.bincount(places[finite], minlength=count)  # NaN in a column without values
+    nonfinite = np.bincount(places[~np.isfinite(losses)], minlength=count)
+    return replace(EMPTY_SERIES, first_step=0, minimum=mean, mean=mean, maximum=mean, nonfinite=nonfinite)
 
 
 def _axis_words(axis: str) -> Callable[[float], str]:

@@ -44,8 +44,8 @@ class Chart:
     """What the values cannot exceed."""
     scaled_to: Literal["all", "usual", "line"] = "all"
     """The vertical axis shows all values, all but outliers, or the smoothed line, which is drawn then."""
-    joins: Literal["precision", "all", "none"] = "precision"
-    """Which values a line connects over columns without one: those of one precision, all, or none."""
+    joins: Literal["precision", "all"] = "precision"
+    """Which values a line connects over columns without one: those of one precision, or all."""
     height: int = 150
     """In pixels."""
     points: Sequence[tuple[int, float, str]] = ()
@@ -75,8 +75,7 @@ def figure(chart: Chart, axis_place: int, switches: Sequence[int] = ()) -> dict[
         curve = {"name": name, "colour": colour, "first": series.first_step}
         curve |= {"width": own["width"], "nonfinite": own["nonfinite"], "mean": _rounded(own["mean"])}
         curve |= {"line": _rounded(own["line"])} if "line" in own else {}
-        has_ended = np.isnan(own["mean"]) & np.isfinite(own["low"])  # some of its runs
-        if ((own["high"] > own["low"]) | has_ended).any():
+        if (own["high"] > own["low"]).any():
             curve |= {"low": _rounded(own["low"]), "high": _rounded(own["high"])}
         curves.append(curve)
     numbers = {

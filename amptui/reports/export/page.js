@@ -25,7 +25,7 @@ const runs = (columns, name, joins) => {
   for (const column of columns.filter((column) => column[name] !== null)) {
     const last = parts.at(-1)?.at(-1);
     const isNear = column.index - last?.index === 1;
-    const isJoined = joins === "all" || (joins === "precision" && column.part === last?.part);
+    const isJoined = joins === "all" || column.part === last?.part;
     if (last && (isNear || isJoined)) parts.at(-1).push(column);
     else parts.push([column]);
   }
@@ -46,15 +46,10 @@ const shapesOf = (curve, joins, { id, parts, shareOf, rise, y }) => {
     const outline = [...run.map(place("high")), ...run.map(place("low")).reverse()];
     return svg("path", { d: `M${outline.join("L")}Z`, fill: paint, class: `band ${colour}` });
   });
-  const line = (run, name, more) => {
-    const d = `M${run.map(place(name)).join("L")}h.1`; // so that a single point is seen, too
-    return svg("path", { d, fill: "none", stroke: paint, class: `line ${colour}`, ...more });
-  };
-  const lines = runs(columns, "drawn", joins).map((run) => line(run, "drawn"));
-  // Dashed, the edges of runs that go on where others of their group have ended.
-  for (const run of runs(columns.filter((column) => column.mean === null), "low", joins)) {
-    lines.push(...["low", "high"].map((edge) => line(run, edge, { "stroke-dasharray": "4 4" })));
-  }
+  const lines = runs(columns, "drawn", joins).map((run) => {
+    const d = `M${run.map(place("drawn")).join("L")}h.1`; // so that a single point is seen, too
+    return svg("path", { d, fill: "none", stroke: paint, class: `line ${colour}` });
+  });
   const shares = (isMarked) => columns.filter(isMarked).map(({ share }) => share);
   // Where more than a quarter of the columns reach beyond the axis, those whose mean does.
   const beyond = (name, isOutside) => {

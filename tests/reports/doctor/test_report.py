@@ -5,8 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -223,9 +222,3 @@ def test_a_file_in_the_way_stops_runs_and_only_bothers_data(tmp_path: Path) -> N
     assert "not a directory" in runs.text
     assert "--run-dir" in runs.hint
     assert "--data-dir" in data.hint
-
-
-def test_a_read_only_folder_cannot_be_written(nobody: Callable[[], AbstractContextManager[Path]]) -> None:
-    with nobody() as folder:
-        folder.chmod(0o500)
-        assert check_folder("runs", folder / "runs").text.endswith(": permission denied")
