@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from amptui.base import units
 from amptui.base.errors import RemoteError, RunFolderError, UsageError
@@ -40,8 +40,7 @@ _LAST_RECORD_SECONDS = 10.0
 _RECONNECT_SECONDS = 0.2
 
 _RETRY_SECONDS = 5.0
-"""The pause before each attempt to reach another machine again, but for the first of a connection that had
-lasted that long: its machine may refuse each after a moment."""
+"""The pause before each attempt to reach another machine again: it may refuse each after a moment."""
 
 _PIECE_BYTES = 1024**2
 """At most so much is folded at once; the system may buffer less."""
@@ -356,7 +355,6 @@ class RemoteFollower(Follower):
         self._remote = replace(remote, run=ssh.header.folder)
         self._ssh = ssh
         self._is_unreachable = False
-        self._connected_at = time.monotonic()
         self.host = remote.host
         self.attach_command = f"amptui attach {remote.argument(ssh.header.run)}"
         self.list_command = f"ssh {shlex.quote(remote.host)} amptui runs"
@@ -375,31 +373,20 @@ class RemoteFollower(Follower):
         ranks = None if view.outcome is not None else view.ranks
         may_restart = ranks is not None and ranks.restarts < ranks.max_restarts
         restarts_until = time.monotonic() + (RESTART_SECONDS if may_restart else 0.0)
-        pause_seconds = max(0.0, self._connected_at + _RETRY_SECONDS - time.monotonic())
-        while self._pause(pause_seconds):
-            pause_seconds = _RETRY_SECONDS
+        while self._pause(_RETRY_SECONDS):
             try:
                 ssh = connect_to_host(self._remote, batch=True, given_up=lambda: self.left)
-            except UnreachableError as error:
-                if error.needs_user:
-                    self._give_up(
-                        f"{lost}, and ssh must ask you something; to reconnect: {self.attach_command}"
-                    )
-                self.waiting = f"{lost}; reconnecting ({error.cause})"
             except (RemoteError, UsageError) as error:
-                if time.monotonic() >= restarts_until:
-                    self._is_unreachable = not isinstance(error, UsageError | RefusedError)
-                    self._give_up(str(error))
+                if isinstance(error, UnreachableError) and not error.needs_user:
+                    self.waiting = f"{lost}; reconnecting ({error.cause})"
+                elif time.monotonic() >= restarts_until:
+                    self._is_unreachable, self.waiting = not isinstance(error, UsageError | RefusedError), ""
+                    raise ProtocolError(str(error)) from error
             else:
                 self._ssh, self._is_unreachable, self.waiting = ssh, False, ""
-                self._connected_at = time.monotonic()
                 return ssh.connection
         self.waiting = lost  # the screen has left
         return None
-
-    def _give_up(self, why: str) -> NoReturn:
-        self.waiting = ""
-        raise ProtocolError(why)
 
     def is_live(self) -> bool:
         return self._is_unreachable
