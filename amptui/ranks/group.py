@@ -37,8 +37,6 @@ MakeStrategy = Callable[["RankGroup", Experiment, nn.Module], Strategy]
 _FOREVER = timedelta(days=365)
 """Of a collective, where no rank is ever given up."""
 
-_MEETING_SECONDS = 0.05
-
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
 
@@ -197,33 +195,6 @@ class RankGroup(Ranks):
         dist.destroy_process_group(self._gloo)
         dist.barrier()
         dist.destroy_process_group()
-
-    # ------------------------------------------------------------------ through the store
-
-    def hand_in(self, name: str, value: bytes) -> None:
-        """Give rank 0 this rank's ``value``, for :meth:`collect`; from any thread."""
-        self.board.hand_in(f"{name}/{self.world.rank}", value)
-
-    def collect(self, name: str, given_up: Callable[[], bool]) -> list[bytes]:
-        """What the other ranks have handed in as ``name``, from rank 1 on; waits for it, in any thread.
-
-        Raises :class:`PeerEndedError` for a rank that has ended, or if the wait is ``given_up`` or too long.
-        """
-        limit, values = time.monotonic() + BUSY_SECONDS, list[bytes]()
-        while (rank := len(values) + 1) < self.world.size:
-            ended = self.ends.first()
-            is_over = given_up() or time.monotonic() > limit
-            value = self.board.take(f"{name}/{rank}")  # last: a rank may hand it in and end
-            if value is not None:
-                values.append(value)
-            elif ended is not None:
-                raise ended
-            elif is_over:
-                text = f"rank {rank} has not sent its part of the checkpoint"
-                raise PeerEndedError(rank, "waited", "", text)
-            else:
-                time.sleep(_MEETING_SECONDS)
-        return values
 
     # ------------------------------------------------------------------ ends
 

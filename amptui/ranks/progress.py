@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from amptui.base import units
 from amptui.ranks.agreement.board import Board, collectives_by_group
@@ -260,23 +260,6 @@ class AwaitedNews:
         return record
 
 
-def stack_of(thread_id: int | None) -> str:
-    """What the thread of this process is executing, as a traceback shows it; empty if there is none."""
-    frame = sys._current_frames().get(thread_id or 0)
-    lines = [] if frame is None else traceback.format_stack(frame)
-    return "".join(lines)[-_MAX_STACK_CHARACTERS:]
-
-
-def stacks_taken(step: int, ranks: int, posts: Mapping[int, Sequence[Any]]) -> StacksTaken:
-    """The record of what ranks have posted: the phase, the step and the stack of each that answered."""
-    stacks = [
-        RankStack(rank=rank, phase=phase, step=own_step, stack=stack)
-        for rank, (phase, own_step, stack) in list(posts.items())[:_MAX_STACKS]
-    ]
-    silent = [rank for rank in range(ranks) if rank not in posts][:MAX_NAMED]
-    return StacksTaken(time=time.time(), step=step, stacks=tuple(stacks), silent=tuple(silent))
-
-
 def hang_error(hang: Awaited) -> PeerEndedError:
     """Why the ranks end that wait for those of ``hang``."""
     words, seconds = PHASE_WORDS[hang.phase], units.count(round(hang.seconds))
@@ -390,7 +373,9 @@ class HangWatch:
     def _obey(self, hang: Awaited) -> None:
         """Tell what this rank executes; once all have, end it."""
         phase, step = self._progress.activity()
-        self._board.post(f"stack/{self._world.rank}", [phase, step, stack_of(self._thread_id())])
+        frame = sys._current_frames().get(self._thread_id() or 0)
+        stack = "" if frame is None else "".join(traceback.format_stack(frame))[-_MAX_STACK_CHARACTERS:]
+        self._board.post(f"stack/{self._world.rank}", [phase, step, stack])
         silent = hang.ranks if hang.phase == "silent" else ()
         places = self._ends.places
         records: list[Record] = []
@@ -398,8 +383,14 @@ class HangWatch:
             answering = [rank for rank in range(self._world.size) if rank not in silent]
             self._wait_for([f"stack/{rank}" for rank in answering], _STACKS_SECONDS)
             stacks = {rank: self._board.look(f"stack/{rank}") for rank in answering}
-            posts = {rank: stack for rank, stack in stacks.items() if stack is not None}
-            records.append(stacks_taken(hang.step, self._world.size, posts))
+            posts = {rank: post for rank, post in stacks.items() if post is not None}
+            taken = tuple(
+                RankStack(rank=rank, phase=phase, step=own_step, stack=stack)
+                for rank, (phase, own_step, stack) in list(posts.items())[:_MAX_STACKS]
+            )
+            silent_ranks = [rank for rank in range(self._world.size) if rank not in posts][:MAX_NAMED]
+            told = StacksTaken(time=time.time(), step=hang.step, stacks=taken, silent=tuple(silent_ranks))
+            records.append(told)
         elif self._gives_up and 0 not in silent:
             self._wait_for([_TOLD], _TELLING_SECONDS)
         if not self._gives_up:

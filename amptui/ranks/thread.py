@@ -201,7 +201,7 @@ class RankThread(TrainingThread):
 
             make_strategy = partial(ShardedDataParallel, keeps_weights=bool(self._run_request.save_weights))
         hang = self._request.hang_timeout
-        self._group = RankGroup(
+        self._group = group = RankGroup(
             self._launcher,
             device,
             place,
@@ -214,19 +214,16 @@ class RankThread(TrainingThread):
             emit=self._emit,
             end=self._end_from_watch,
         )
-        self._group.connect()
-        self.control.gather = self._group.gather
+        group.connect()
+        self.control.gather = group.gather
         if self.control.report is not None:
-            self.control.report.bad_steps = self._group.bad_steps
-        self.control.connect(
-            self._group.board, self._group.progress, self._lose_others, self._group.check_others
-        )
-        return choices
+            self.control.report.bad_steps = group.bad_steps
 
-    def _lose_others(self, error: Exception) -> None:
-        """The thread that talks to the others cannot go on: the trainer raises the reason."""
-        assert self._group is not None, "the ranks have met"
-        self.control.fail(self._group.explain_lost(error))
+        def lost(error: Exception) -> None:
+            self.control.fail(group.explain_lost(error))
+
+        self.control.connect(group.board, group.progress, lost, group.check_others)
+        return choices
 
     @cached_property
     def _launcher(self) -> "LauncherStore":

@@ -8,6 +8,7 @@ writes its own parts first, and rank 0's file makes them count: nothing is gathe
 import io
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,8 +21,12 @@ from amptui.checkpoint.file import Checkpoint, Place, Shards, shards_name, write
 from amptui.checkpoint.states import Part
 from amptui.checkpoint.writer import CheckpointWriter, Reason, Requests, explained, refuse_lost
 from amptui.ranks.agreement.control import RankControl
+from amptui.ranks.failure import PeerEndedError
 from amptui.ranks.group import RankGroup
+from amptui.ranks.progress import BUSY_SECONDS
 from amptui.ranks.world import World
+
+_POLL_SECONDS = 0.05
 
 _FILE, _TROUBLE = "file", "trouble"
 """What a rank tells of its parts of a sharded model besides its random states."""
@@ -99,7 +104,7 @@ class RankCheckpoints(CheckpointWriter):
             file = io.BytesIO()
             torch.save({**states, **written, "gpu": self._gpu}, file)
             with suppress(RuntimeError):  # the store is gone with rank 0: so is the run
-                self._group.hand_in(f"states/{self._number}", file.getvalue())
+                self._group.board.hand_in(f"states/{self._number}/{self._rank}", file.getvalue())
 
         self._start_thread(hand_in)
 
@@ -136,9 +141,26 @@ class RankCheckpoints(CheckpointWriter):
         self._ranks.checkpoints_done = self._number
 
     def _collect(self) -> list[dict[str, Any]]:
-        """What the other ranks have handed in, from rank 1 on."""
-        values = self._group.collect(f"states/{self._number}", self._given_up.is_set)
-        return [torch.load(io.BytesIO(value), map_location="cpu", weights_only=True) for value in values]
+        """What the other ranks have handed in, from rank 1 on; waits for it.
+
+        Raises :class:`PeerEndedError` for a rank that has ended, or if the wait is given up or too long.
+        """
+        limit, values = time.monotonic() + BUSY_SECONDS, list[dict[str, Any]]()
+        while (rank := len(values) + 1) < self._group.world.size:
+            ended = self._group.ends.first()
+            is_over = self._given_up.is_set() or time.monotonic() > limit
+            # Last: a rank may hand it in and end.
+            value = self._group.board.take(f"states/{self._number}/{rank}")
+            if value is not None:
+                values.append(torch.load(io.BytesIO(value), map_location="cpu", weights_only=True))
+            elif ended is not None:
+                raise ended
+            elif is_over:
+                text = f"rank {rank} has not sent its part of the checkpoint"
+                raise PeerEndedError(rank, "waited", "", text)
+            else:
+                time.sleep(_POLL_SECONDS)
+        return values
 
     def _complete(self, checkpoint: Checkpoint) -> Checkpoint:
         try:

@@ -18,12 +18,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from amptui.records.answers import RequestKind
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
+    from amptui.ranks.agreement.control import RankControl
 
 NEVER = 1 << 62
 """A point that no training comes to."""
@@ -104,16 +105,6 @@ class Pace:
         return arrived + min(max(ahead, 1), _MAX_POINTS_AHEAD)
 
 
-class Ordered(Protocol):
-    """What the thread of an :class:`Agreement` asks and tells a rank's control."""
-
-    def arrived(self) -> int: ...
-    def notice(self) -> None: ...
-    def voided(self) -> None: ...
-    def is_something_wanted(self) -> bool: ...
-    def compose(self) -> Order: ...
-
-
 class Agreement:
     """One rank's part. Its training calls :meth:`settle`, and a thread beside it :meth:`tick`."""
 
@@ -122,7 +113,7 @@ class Agreement:
         board: "Board",
         rank: int,
         ranks: int,
-        control: Ordered,
+        control: "RankControl",
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
