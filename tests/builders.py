@@ -12,6 +12,8 @@ from amptui.records.own_loop import LossForm
 from amptui.records.run import DataInfo, PrecisionChanged, Record, RunFinished, RunResumed, RunStarted
 from amptui.records.steps import COLUMNS, Steps, joined
 from amptui.runs.journal import JournalReader
+from amptui.runs.kept_run import described
+from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 
@@ -213,8 +215,15 @@ def assert_holds(known: object, expected: Mapping[str, Any]) -> None:
 def write_journal(folder: Path, records: Iterable[Record]) -> Path:
     """Make ``folder`` the folder of a run with these records; return it."""
     folder.mkdir(parents=True, exist_ok=True)
+    records = list(records)
     lines = "".join(f"{codec.dumps(record)}\n" for record in records)
     (folder / "journal.jsonl").write_text(lines, encoding="ascii")
+    facts: dict[str, Any] = {}
+    for record in records:
+        if isinstance(record, RunStarted | RunResumed):
+            facts |= described(record)
+    if facts:
+        RunDir(folder).write_run_json(facts)
     return folder
 
 

@@ -28,6 +28,7 @@ from amptui.records.run import (
 )
 from amptui.records.samples import AllocatorSample, DeviceSample
 from amptui.runs.journal import Journal, JournalReader, cut_after
+from amptui.runs.kept_run import described
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
@@ -308,20 +309,7 @@ class Recording:
         if isinstance(record, RunResumed):
             with suppress(RunFolderError):
                 self._run_json = read_run_json(self.run_dir.path)
-        self._run_json |= {
-            "asked": self._request,
-            "device": record.device,
-            "device_name": record.device_name,
-            "versions": record.versions,
-            "total_steps": record.total_steps,
-        }
-        if isinstance(record, RunStarted):
-            self._run_json |= {
-                "model": record.model,
-                "started": record.time,
-                "config": record.config,
-                "hardware": record.hardware,
-            }
+        self._run_json |= {"asked": self._request, **described(record)}
         self._write_run_json()
 
     def _write_run_json(self) -> None:

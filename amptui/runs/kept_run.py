@@ -1,4 +1,4 @@
-"""A run's description, status and newest steps, read from its lock and from both ends of its journal."""
+"""A run's description, status and newest steps, read from its run.json, its lock and its journal's end."""
 
 import math
 import os
@@ -35,9 +35,6 @@ State = Literal[
 ]
 """``died``: no process trains it and it has no last record. ``unreadable``: its journal cannot be
 opened."""
-
-_HEAD_BYTES = (2**16, 2**20, 2**22)
-"""How far into a journal to look for the run's start; a long download comes before it."""
 
 _TAIL_BYTES = (2**16, 2**20, 2**24)
 """How far back to look for its newest step; a long pause comes after it."""
@@ -83,43 +80,47 @@ class KeptRun:
         return self.host is not None
 
 
+def described(record: RunStarted | RunResumed) -> dict[str, Any]:
+    """What ``run.json`` says of the run: all of it as it starts, on resume what may have changed."""
+    names = ["device", "device_name", "versions", "total_steps"]
+    if isinstance(record, RunStarted):
+        names += ["model", "precision", "config", "hardware"]
+    facts = {name: getattr(record, name) for name in names}
+    return facts | {"started": record.time} if isinstance(record, RunStarted) else facts
+
+
 def look_at(run_dir: RunDir) -> KeptRun:
     """The run in a folder; what cannot be read is None, and never raises."""
     trains = holder(run_dir.path)
-    begun, newest, trouble = _both_ends(run_dir.journal_path)
+    newest, trouble = _end_of(run_dir.journal_path)
     run_json: dict[str, Any] = {}
     with suppress(RunFolderError):
         run_json = read_run_json(run_dir.path)
     began = trains.started if trains is not None else None
-    # What changes on resume is rewritten in run.json; in the journal it may be far from both ends.
-    newer = (run_json, newest.resumed, begun)
+
+    def known(kind: type[_T], name: str) -> _T | None:
+        value = run_json.get(name)
+        return value if isinstance(value, kind) else None
+
+    has_begun = "started" in run_json or newest.last is not None
     return KeptRun(
         name=run_dir.path.absolute().name,
         folder=run_dir.path,
-        state=_state(trains, newest, has_begun=begun is not None, is_readable=trouble is None),
-        model=_known(str, "model", begun, run_json),
-        precision=newest.precision or _known(str, "precision", begun),
+        state=_state(trains, newest, has_begun=has_begun, is_readable=trouble is None),
+        model=known(str, "model"),
+        precision=newest.precision or known(str, "precision"),
         step=None if newest.last is None else newest.last.step,
-        total_steps=_known(int, "total_steps", *newer),
-        started=_known(float, "time", begun) or _known(float, "started", run_json) or began,
+        total_steps=known(int, "total_steps"),
+        started=known(float, "started") or began,
         began=began,
         written=written(run_dir),
-        device=_known(str, "device", *newer),
-        device_name=_known(str, "device_name", *newer),
+        device=known(str, "device"),
+        device_name=known(str, "device_name"),
         host=trains.host if trains is not None else None,
         pid=trains.pid if trains is not None else None,
         is_here=trains is None or trains.is_here,
         error=newest.word.error if isinstance(newest.word, RunFailed) else trouble,
     )
-
-
-def _known(kind: type[_T], name: str, *sources: RunStarted | RunResumed | dict[str, Any] | None) -> _T | None:
-    """The value from the first of ``sources`` that has one of that ``kind``."""
-    for source in sources:
-        value = source.get(name) if isinstance(source, dict) else getattr(source, name, None)
-        if isinstance(value, kind):
-            return value
-    return None
 
 
 class _Newest(NamedTuple):
@@ -161,17 +162,12 @@ def _state(trains: Holder | None, newest: _Newest, *, has_begun: bool, is_readab
     return "paused" if is_paused else "running"
 
 
-def _both_ends(journal: Path) -> tuple[RunStarted | None, _Newest, str | None]:
-    """The run's first record and its newest ones, if present; and why none can be read."""
-    begun, newest = None, _Newest()
+def _end_of(journal: Path) -> tuple[_Newest, str | None]:
+    """The run's newest records, if present; and why none can be read."""
+    newest = _Newest()
     try:
         with journal.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            for length in _HEAD_BYTES:
-                file.seek(0)
-                begun = _last(b"\n" + file.read(length), RunStarted)[1]
-                if begun is not None or length >= size:
-                    break
             for length in _TAIL_BYTES:
                 start = max(0, size - length)
                 file.seek(start)
@@ -181,8 +177,8 @@ def _both_ends(journal: Path) -> tuple[RunStarted | None, _Newest, str | None]:
     except FileNotFoundError:
         pass  # it may be starting
     except OSError as error:
-        return None, _Newest(), f"cannot read {journal}: {reason(error)}"
-    return begun, newest, None
+        return _Newest(), f"cannot read {journal}: {reason(error)}"
+    return newest, None
 
 
 def _newest_in(data: bytes) -> _Newest:

@@ -239,7 +239,7 @@ def test_a_headless_run_says_what_the_journal_keeps(
     asked, versions, config = (described.pop(name) for name in ("asked", "versions", "config"))
     assert (asked["steps"], asked["settings"]) == (30, {"step_ms": "0", "at": "99"})
     assert (versions["amptui"], config) == (amptui.__version__, started.config)
-    names = ("model", "device", "device_name", "hardware", "total_steps")
+    names = ("model", "precision", "device", "device_name", "hardware", "total_steps")
     assert described == {name: getattr(started, name) for name in names} | {"started": started.time}
 
 

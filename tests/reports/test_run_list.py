@@ -92,6 +92,6 @@ def test_a_run_is_removed_and_no_longer_listed() -> None:
     with RunLock.take(folder), pytest.raises(RunFolderError, match="is live"):
         source.plan_removal(entry.run)
     plan = source.plan_removal(entry.run)
-    assert (plan.journals, plan.files) == (1, ("journal.jsonl",))
+    assert (plan.journals, plan.files) == (1, ("journal.jsonl", "run.json"))
     assert source.remove(plan) == plan
     assert source.entries() == []

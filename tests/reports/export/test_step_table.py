@@ -99,7 +99,7 @@ def test_an_unwritable_path_is_refused_in_one_line(small: Path, tmp_path: Path, 
         export(small, csv=tmp_path / place)
     assert "\n" not in str(caught.value)
     assert names(tmp_path) == ["small"]
-    assert names(small) == ["journal.jsonl"]
+    assert names(small) == ["journal.jsonl", "run.json"]
 
 
 @pytest.mark.parametrize("content", ["", "nonsense\n"])
