@@ -5,7 +5,6 @@ A folder of another user is refused where it is created, found or resumed: in on
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 FILE_MODE = 0o600
@@ -72,18 +71,3 @@ def names_in(path: Path) -> list[str]:
         return [entry.name for entry in path.iterdir()]
     except OSError:
         return []
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
-    """What of a run's folder is removed, or would be."""
-
-    folder: Path
-    journals: int = 0
-    checkpoints: int = 0
-    other_files: int = 0
-    size_bytes: int = 0
-    files: tuple[str, ...] = ()
-    """Their paths in the folder, but for its lock's."""
-    left: tuple[str, ...] = ()
-    """Names in the folder that are not the run's: they stay, and so does the folder."""

@@ -21,7 +21,6 @@ from amptui.recipe.request import PAGE_RUNS
 
 if TYPE_CHECKING:
     from amptui.tui.opening import Opening
-    from amptui.tui.run_list.reader import RunSource
     from amptui.tui.run_list.screen import Place, RunListScreen
 
 _SIGNALLED = 128
@@ -75,7 +74,6 @@ def browse_runs(run: Callable[[Sequence[str]], int]) -> int:
     where a screen can be shown.
     """
     from amptui.process.stop_signals import show
-    from amptui.reports.run_list import runs_here
     from amptui.tui.panels.screen_state import ScreenState
     from amptui.tui.run_list.frame import ListState, draw
 
@@ -83,7 +81,7 @@ def browse_runs(run: Callable[[Sequence[str]], int]) -> int:
     message = ""
     while True:
         first = partial(draw, state=ListState(entries=None), screen=ScreenState())
-        listing, status = show(partial(_list_screen, runs_here(), place, message), first)
+        listing, status = show(partial(_list_screen, place, message), first)
         if status or listing.chosen is None:
             return status
         place, message = listing.place, ""
@@ -97,12 +95,11 @@ def browse_runs(run: Callable[[Sequence[str]], int]) -> int:
         gc.collect()  # the last screen, before the next one freezes what it finds
 
 
-def _list_screen(
-    source: "RunSource", place: "Place | None", message: str, opening: "Opening"
-) -> "RunListScreen":
+def _list_screen(place: "Place | None", message: str, opening: "Opening") -> "RunListScreen":
+    from amptui.reports.run_list import runs_here
     from amptui.tui.run_list.screen import RunListScreen
 
-    return RunListScreen(source, opening, place=place, message=message)
+    return RunListScreen(runs_here, opening, place=place, message=message)
 
 
 def add_replay_options(parser: argparse.ArgumentParser) -> None:

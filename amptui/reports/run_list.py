@@ -1,4 +1,4 @@
-"""The runs of this machine for the list on the screen: their entries, their rows, and their removal."""
+"""The runs of this machine for the list on the screen: their entries and their rows."""
 
 import time
 from collections.abc import Sequence
@@ -11,19 +11,16 @@ from amptui.diagnosis.words import long_words
 from amptui.records.ranks import RankLost
 from amptui.runs.find import listed_runs
 from amptui.runs.kept_run import KeptRun, NewestSteps, look_at, newest_steps, silent_seconds
-from amptui.runs.removal import plan_removal, remove
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.rank_watch import judge_ranks
-from amptui.tui.run_list.reader import RunEntry, RunRow, RunSource
+from amptui.tui.run_list.reader import RunEntry, RunRow
 
 
-def runs_here() -> RunSource:
-    """All saved runs of this user on this machine."""
-    return RunSource(entries=_entries, plan_removal=lambda folder: plan_removal(Path(folder)), remove=remove)
+def runs_here() -> Sequence[RunEntry]:
+    """All saved runs of this user on this machine.
 
-
-def _entries() -> Sequence[RunEntry]:
-    """Raises ``RunFolderError`` if the folder of all runs cannot be read."""
+    Raises ``RunFolderError`` if the folder of all runs cannot be read.
+    """
     return [
         RunEntry(
             run=folder,

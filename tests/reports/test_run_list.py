@@ -5,9 +5,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
-from amptui.base.errors import RunFolderError
 from amptui.records.ranks import RankLost
 from amptui.records.run import Note, Record, RunFailed, RunFinished
 from amptui.reports.run_list import read_row, runs_here
@@ -44,10 +41,10 @@ def test_live_runs_come_first_and_keep_their_places() -> None:
         os.utime(RunDir(second).lock_path, (200.0, 200.0))
         for written in (30.0, 40.0):
             os.utime(RunDir(first).journal_path, (written, written))
-            entries = runs_here().entries()
+            entries = runs_here()
             assert [Path(entry.run).name for entry in entries] == ["second", "first", "newest", "old"]
             assert [entry.is_live for entry in entries] == [True, True, False, False]
-    assert [Path(entry.run).name for entry in runs_here().entries()] == ["first", "newest", "old", "second"]
+    assert [Path(entry.run).name for entry in runs_here()] == ["first", "newest", "old", "second"]
 
 
 LAST_WORDS: dict[str, list[Record]] = {
@@ -83,15 +80,3 @@ def test_a_live_row_says_so_and_when_it_has_stalled(tmp_path: Path) -> None:
         assert row.seconds >= 6.0
         assert str(os.getpid()) in row.detail
         assert read_row(str(stalled)).state == "stalled"
-
-
-def test_a_run_is_removed_and_no_longer_listed() -> None:
-    folder = kept(default_base() / "mine", trained(100.0))
-    source = runs_here()
-    (entry,) = source.entries()
-    with RunLock.take(folder), pytest.raises(RunFolderError, match="is live"):
-        source.plan_removal(entry.run)
-    plan = source.plan_removal(entry.run)
-    assert (plan.journals, plan.files) == (1, ("journal.jsonl", "run.json"))
-    assert source.remove(plan) == plan
-    assert source.entries() == []

@@ -23,11 +23,10 @@ from amptui.tui.replay.player import Position
 from amptui.tui.replay.screen import REPLAY_KEYS, position_words
 from amptui.tui.run_list import frame as run_list
 from amptui.tui.run_list.frame import ListState
-from amptui.tui.run_list.screen import RemovalQuestion
 from tests.diagnosis import amp_situations
 from tests.tui import numerics_views, special_views, views
 from tests.tui.overlays.opened import printed, with_xray
-from tests.tui.run_list.listed import NOW, STATE, plan
+from tests.tui.run_list.listed import NOW, STATE
 from tests.tui.special_views import (
     DISCRIMINATOR,
     MEMORY,
@@ -216,14 +215,6 @@ def _run_lists() -> Iterator[tuple[str, Draw]]:
     for name, message in messages.items():
         said = replace(SCREEN_OF_LIST, message=message)
         yield f"run list{name}", partial(_draw_list, state=STATE, screen=said)
-    plans = {
-        ", removal": plan("/home/me/runs/resnet50-20261124-091500", left=("notes.txt",)),
-        ", removal of much": plan("/home/me/runs/mnist-deep", left=("notes.txt", "a", "b", "c")),
-        ", removal of a journal": plan("/r", journals=1, checkpoints=0, other_files=0, size_bytes=1024),
-    }
-    for name, removal in plans.items():
-        question = RemovalQuestion(removal, lambda: None)
-        yield f"run list{name}", partial(_draw_list, state=STATE, overlay=question)
     yield "run list, help", partial(_draw_list, state=STATE, overlay=Help("keys", run_list.KEYS))
 
 

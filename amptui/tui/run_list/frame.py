@@ -32,7 +32,6 @@ KEYS = (
     Key("enter", ("enter",), "open", "open", "attach a live run, or replay"),
     Key("a", ("a",), "select", "select", "select for a comparison, or no longer"),
     Key("c", ("c",), "compare", "compare", "compare the selected runs"),
-    Key("r", ("r",), "remove", "remove", "remove a run that has ended"),
     Key("/", ("slash",), "search", "filter", "filter by what you type"),
     Key("↓ ↑", ("down", "j", "up", "k"), _MOVE, "", "next run, run before (or j, k)"),
     Key("pgdn", ("pagedown", "pageup", "home", "end"), _MOVE, "", "a page on; pgup, home and end too"),

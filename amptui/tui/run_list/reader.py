@@ -1,12 +1,10 @@
 """The runs of the list, and the thread that lists them again and again and reads the rows that are shown."""
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from amptui.base.runfiles import Removal
 from amptui.tui.reading_thread import ReadingThread
 
 RowState = Literal[
@@ -64,20 +62,6 @@ class RunEntry:
     """Reads its row. Called in the thread of a reader; never raises."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSource:
-    """Where the list comes from."""
-
-    entries: Callable[[], Sequence[RunEntry]]
-    """All runs, live ones first, then the newest. Called again and again in the thread of a reader. Raises
-    AmptuiError."""
-    plan_removal: Callable[[str], Removal]
-    """What removing the run of that name would delete. Raises AmptuiError, also for one that is live."""
-    remove: Callable[[Removal], Removal]
-    """Delete what the plan names, and nothing else; what was deleted. Raises AmptuiError, also for a run that
-    has changed since. Both may take long, and are called in a thread."""
-
-
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """What the user wants to do with which runs."""
@@ -102,11 +86,15 @@ class _Read(NamedTuple):
 
 
 class ListReader(ReadingThread):
-    """Publishes entries and rows, at which a screen looks; each publication counts up ``version``."""
+    """Publishes entries and rows, at which a screen looks; each publication counts up ``version``.
 
-    def __init__(self, source: RunSource) -> None:
+    ``list_runs``: of all runs, live ones first, then the newest. Called again and again in this thread.
+    Raises AmptuiError.
+    """
+
+    def __init__(self, list_runs: Callable[[], Sequence[RunEntry]]) -> None:
         super().__init__("amptui-runs")
-        self._source = source
+        self._list_runs = list_runs
         self._wanted: Sequence[RunEntry] = ()
         self._reads: dict[str, _Read] = {}
         self._listing_due = self._reading_due = 0.0
@@ -122,20 +110,13 @@ class ListReader(ReadingThread):
             self._wanted = entries
             self._wake.set()
 
-    def list_again(self) -> None:
-        """The list has changed: do not wait for its time."""
-        self._listing_due = 0.0
-        self._wake.set()
-
     def _work(self) -> float:
         began = time.monotonic()
         if began >= self._listing_due:
-            self._listing_due = math.inf
-            self.entries = self._source.entries()
+            self.entries = self._list_runs()
             self.version += 1
-            if self._listing_due:  # else it has changed meanwhile
-                ended = time.monotonic()
-                self._listing_due = ended + max(LOOK_SECONDS, (ended - began) / _LISTING_SHARE)
+            ended = time.monotonic()
+            self._listing_due = ended + max(LOOK_SECONDS, (ended - began) / _LISTING_SHARE)
         self._read_wanted()
         return max(0.0, min(self._listing_due, self._reading_due) - time.monotonic())
 

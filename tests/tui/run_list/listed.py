@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from amptui.base.runfiles import Removal
 from amptui.tui.run_list.frame import ListState
-from amptui.tui.run_list.reader import RunEntry, RunRow, RunSource
+from amptui.tui.run_list.reader import RunEntry, RunRow
 
 if TYPE_CHECKING:
     from amptui.base.errors import RunFolderError
@@ -70,31 +68,13 @@ STATE = ListState(entries=ENTRIES, live=3, ended=2, rows={entry.run: ROWS[entry.
 
 
 class FakeSource:
-    """A list that a test may change; notes what is removed and how often rows are read."""
+    """A list that a test may change; or make unreadable."""
 
-    def __init__(self, entries: Sequence[RunEntry] = ENTRIES, left: Sequence[str] = ()) -> None:
+    def __init__(self, entries: Sequence[RunEntry] = ENTRIES) -> None:
         self.entries = list(entries)
-        self.left = left
-        self.removed: list[str] = []
         self.failure: RunFolderError | None = None
 
-    def source(self) -> RunSource:
-        return RunSource(entries=self._list, plan_removal=self.plan, remove=self.remove)
-
-    def _list(self) -> list[RunEntry]:
+    def list_runs(self) -> list[RunEntry]:
         if self.failure is not None:
             raise self.failure
         return list(self.entries)
-
-    def plan(self, run: str) -> Removal:
-        return plan(run, left=self.left)
-
-    def remove(self, plan: Removal) -> Removal:
-        self.removed.append(str(plan.folder))
-        self.entries = [entry for entry in self.entries if entry.run != str(plan.folder)]
-        return plan
-
-
-def plan(folder: str, **changes: Any) -> Removal:
-    parts: dict[str, Any] = {"journals": 1, "checkpoints": 3, "other_files": 2, "size_bytes": 5 * 2**30}
-    return Removal(folder=Path(folder), **{"left": (), "files": ("journal.jsonl",), **parts, **changes})

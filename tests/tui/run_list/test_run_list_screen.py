@@ -1,7 +1,6 @@
-"""The list on a screen: keys move, filter, select, remove and choose; the cursor stays on its run."""
+"""The list on a screen: keys move, filter, select and choose; the cursor stays on its run."""
 
-import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,23 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
-from amptui.base.runfiles import Removal
 from amptui.records.run import PRECISIONS
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.help import Help
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.run_list import screen as list_screen
 from amptui.tui.run_list.frame import ListState, draw, page_rows
 from amptui.tui.run_list.reader import RunEntry, RunRow
 from amptui.tui.run_list.screen import Place, RunListScreen
 from tests.golden import Goldens
 from tests.tui.run_list.listed import ENTRIES, NOW, ROWS, STATE, FakeSource, entry
 from tests.tui.watching import Shown, awaited
-
-
-@pytest.fixture(autouse=True)
-def reads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(list_screen, "READING_SECONDS", 0.0)
 
 
 class Screen(Shown):
@@ -38,18 +30,12 @@ class Screen(Shown):
 
     def __init__(self, fake: FakeSource, place: Place | None, message: str) -> None:
         self.fake = fake
-        self.app = RunListScreen(fake.source(), place=place, message=message)
+        self.app = RunListScreen(fake.list_runs, place=place, message=message)
 
     @property
     def current(self) -> str:
         entries = self.app._list.entries
         return entries[self.app._list.cursor].name if entries else ""
-
-    async def removes(self) -> None:
-        """Ask to remove the run under the cursor, and say yes."""
-        await self.pilot.press("r")
-        await self.shows("remove this run?")
-        await self.pilot.press("y")
 
 
 @asynccontextmanager
@@ -87,41 +73,17 @@ async def test_the_cursor_stays_on_its_run_when_the_list_changes() -> None:
         assert screen.current
 
 
-@awaited
-async def test_a_name_that_is_typed_without_the_slash_removes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(list_screen, "READING_SECONDS", 600.0)
-    async with shown() as screen:
-        await screen.pilot.press("end", *"or")
-        await screen.shows("remove this run?")
-        await screen.pilot.press("y")
-        await screen.shows("press y again")
-        await screen.shows("remove this run?")
-        await screen.pilot.press("1")
-        assert "remove this run?" not in screen.text
-        assert screen.fake.removed == []
-
-
 # ---------------------------------------------------------------------- keys, and what follows from them
 
 
-class RefusingSource(FakeSource):
-    """No run of it can be removed."""
-
-    def plan(self, run: str) -> Removal:
-        raise RunFolderError(f"{run} has begun again")
-
-
 class Script(NamedTuple):
-    """A list, and keys in texts; behind arrows are words to wait for."""
+    """A list, and keys in texts."""
 
     fake: FakeSource
     actions: Sequence[str]
     options: dict[str, Any] = {}  # noqa: RUF012  # nobody changes it
 
 
-ASKED = "r -> remove this run?"
 BEFORE = Place(run=ENTRIES[4].run, selected=(ENTRIES[0].run, "gone"), pattern="m")
 
 SCRIPTS = {
@@ -138,30 +100,20 @@ SCRIPTS = {
             *("slash q x c", "escape"),  # keys are text while a filter is typed
         ],
     ),
-    "only a clear yes removes a run": Script(
-        FakeSource(left=("notes.txt", "a.py")),
-        [
-            "end up",
-            *(step for key in ("escape", "n", "enter", "Y", "r", "q", "a") for step in (ASKED, key)),
-            *(ASKED, "y -> 2 that are not the run's are kept -> 3 live  1 ended"),
-        ],
-    ),
-    "a live run is not removed": Script(FakeSource(), ["r"]),
-    "a removal that is refused is told": Script(RefusingSource(), ["end r -> has begun again"]),
     "help is closed by any key": Script(FakeSource(), ["question_mark", "q"]),
-    **{f"{keys} leaves": Script(FakeSource(), [keys]) for keys in ("q", "ctrl+q", "end r ctrl+c")},
+    **{f"{keys} leaves": Script(FakeSource(), [keys]) for keys in ("q", "ctrl+q", "ctrl+c")},
     "who comes back is where they were": Script(
         FakeSource(), [], {"place": BEFORE, "message": "the run has ended"}
     ),
 }
 
-QUICK = ("only a clear yes removes a run", "a live run is not removed", "q leaves")
+QUICK = ("enter attaches a live run", "q leaves")
 
 
 def said(screen: Screen) -> dict[str, object]:
     """What a frame is drawn of, and what came of the keys."""
-    app, state, shown_state, overlay = screen.app, screen.app._list, screen.app._state, screen.app._overlay
-    came = {"chosen": app.chosen, "left": app.left, "removed": screen.fake.removed}
+    app, state, shown_state = screen.app, screen.app._list, screen.app._state
+    came = {"chosen": app.chosen, "left": app.left}
     if app.left is not None:
         return came | {"place": app.place}
     return came | {
@@ -169,8 +121,7 @@ def said(screen: Screen) -> dict[str, object]:
         "listed": len(state.entries or ()),
         "selected": state.selected,
         "filter": f"/{state.pattern}/" + ", which is typed" * state.is_typing,
-        "asks": overlay._plan.folder if isinstance(overlay, list_screen.RemovalQuestion) else None,
-        "help": isinstance(overlay, Help),
+        "help": isinstance(app._overlay, Help),
         "message": f"{shown_state.message} ({shown_state.severity})" if shown_state.message else "",
     }
 
@@ -186,10 +137,7 @@ def test_keys_lead_where_was_approved(name: str, goldens: Goldens) -> None:
         before: dict[str, str] = {}
         async with shown(script.fake, **script.options) as screen:
             for action in ("", *script.actions):
-                keys, *awaited_words = action.split(" -> ")
-                await screen.pilot.press(*keys.split())
-                for words in awaited_words:
-                    await screen.shows(words)
+                await screen.pilot.press(*action.split())
                 now = {name: str(value) for name, value in said(screen).items()}
                 lines.append(f"> {action.strip() or 'it opens'}")
                 lines.extend(
@@ -199,69 +147,6 @@ def test_keys_lead_where_was_approved(name: str, goldens: Goldens) -> None:
 
     play()
     goldens.check(f"scripts/run list/{name}", "\n".join(lines))
-
-
-# ------------------------------------------------------------------------------------------ removals
-
-
-class SlowSource(FakeSource):
-    """Its file system answers when a test lets it."""
-
-    def __init__(self) -> None:
-        super().__init__(many(9))
-        self.plans, self.removals = threading.Event(), threading.Event()
-        self.planned: list[str] = []
-
-    def plan(self, run: str) -> Removal:
-        self.planned.append(run)
-        self.plans.wait()
-        return super().plan(run)
-
-    def remove(self, plan: Removal) -> Removal:
-        self.removals.wait()
-        return super().remove(plan)
-
-
-@pytest.fixture
-def slow() -> Iterator[SlowSource]:
-    slow = SlowSource()
-    yield slow
-    slow.plans.set()
-    slow.removals.set()
-
-
-@pytest.mark.ci
-@awaited
-async def test_keys_go_on_working_while_a_run_is_removed(slow: SlowSource) -> None:
-    async with shown(slow) as screen:
-        slow.plans.set()
-        await screen.pilot.press("down")
-        await screen.removes()
-        await screen.shows("removing run-00001")
-        assert "0 live  8 ended" in screen.text
-        await screen.pilot.press("enter")
-        assert "a run is being removed" in screen.text
-        await screen.pilot.press("a", "j")
-        assert (screen.current, len(screen.app._list.selected)) == ("run-00004", 1)
-        await screen.removes()
-        await screen.shows("0 live  7 ended")
-        assert slow.removed == []
-        slow.removals.set()
-        await screen.until(lambda: len(slow.removed) == 2)
-        assert sorted(slow.removed) == [f"/home/me/runs/run-0000{at}" for at in (1, 4)]
-
-
-@awaited
-async def test_a_removal_that_fails_is_told(slow: SlowSource) -> None:
-    def fail(_plan: Removal) -> Removal:
-        raise RunFolderError("cannot remove it: no answer")
-
-    slow.remove = fail  # type: ignore[method-assign, assignment]
-    slow.plans.set()
-    async with shown(slow) as screen:
-        await screen.removes()
-        await screen.shows("cannot remove it: no answer")
-        assert "0 live  9 ended" in screen.text
 
 
 @awaited
