@@ -1,10 +1,11 @@
 """Draws the whole screen: each panel in its place."""
 
 from collections.abc import Callable
+from functools import partial
 
 from amptui.diagnosis.event_words import run_ended
 from amptui.records.run import RunFailed
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.layout import TITLES, Layout, arrange, draw_backdrop
 from amptui.tui.panels import (
@@ -19,6 +20,8 @@ from amptui.tui.panels import (
     rank_table,
     throughput,
 )
+from amptui.tui.panels.curve import CURVES
+from amptui.tui.panels.metric_charts import panel_chart
 from amptui.tui.panels.phrases import Phrase, fitting, line_width, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
@@ -32,9 +35,10 @@ Headline = Callable[[SessionView, ScreenState], list[Phrase]]
 
 def _framed_panels() -> dict[str, tuple[Headline, Draw]]:
     """The headline in the upper edge of each framed panel, and its body; curves have no limits yet."""
+    loss_plot, throughput_plot = (panel_chart(EMPTY_VIEW, name).new_plot() for name in CURVES)
     return {
-        "loss": (loss.headline, loss.LossPanel().draw),
-        "throughput": (throughput.headline, throughput.ThroughputPanel().draw),
+        "loss": (loss.headline, partial(loss.draw, plot=loss_plot)),
+        "throughput": (throughput.headline, partial(throughput.draw, plot=throughput_plot)),
         "numerics": (numerics_panel.headline, numerics_panel.draw),
         "memory": (memory_panel.headline, memory_panel.draw),
         "comparison": (precision_table.headline, precision_table.draw),

@@ -36,7 +36,8 @@ from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, FOOTER_HINTS, KEYS, MAX_ZOOM, Key, footer_hints, keys_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.opening import Opening
-from amptui.tui.panels import curve, step_cursor
+from amptui.tui.panels import curve
+from amptui.tui.panels.metric_charts import panel_chart
 from amptui.tui.reading_thread import ReadingThread
 from amptui.tui.renderables.step_window import steps_ahead
 from amptui.tui.screen import FRAME_SECONDS, Left, Screen
@@ -261,10 +262,12 @@ class RunScreen(Screen):
 
     def _takes(self, key: str) -> bool:
         """Move the cursor of the enlarged curve, if the key does that."""
-        cursor, extent = self._state.cursor, curve.extent_of(self._view, self._state, self.size.width)
-        if extent is None or not step_cursor.is_cursor_key(cursor, key):
+        cursor, focus = self._state.cursor, self._state.focus
+        if focus not in curve.CURVES or not curve.takes(cursor, key):
             return False
-        self._state = replace(self._state, cursor=step_cursor.press(cursor, key, extent))
+        chart = panel_chart(self._view, focus)
+        extent = curve.extent_of(chart, self._view, self._state, cursor, self.size.width - 4)
+        self._state = replace(self._state, cursor=curve.press(cursor, key, extent))
         return True
 
     async def _take_answer(self, answer: "KeyAnswer") -> None:

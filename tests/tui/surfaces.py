@@ -18,7 +18,6 @@ from amptui.tui.overlays.questions import LossScaleQuestion, PrecisionMenu, Quit
 from amptui.tui.overlays.text_browser import ConfigurationBrowser, EventBrowser, OutputBrowser
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.panels.step_cursor import Cursor
 from amptui.tui.replay.player import Position
 from amptui.tui.replay.screen import REPLAY_KEYS, position_words
 from amptui.tui.run_list import frame as run_list
@@ -134,9 +133,8 @@ def _enlarged_panels() -> Iterator[tuple[str, Draw]]:
     for name in VIEWS:
         for focus in RANKED_PANELS if name in special_views.RANKED else PANELS:
             yield f"enlarged {focus} {name}", partial(draw_dashboard, name=name, focus=focus)
-    cursor = Cursor(step=812)
     for focus in ("loss", "throughput"):
-        draw = partial(draw_dashboard, name="with_skips", focus=focus, cursor=cursor)
+        draw = partial(draw_dashboard, name="with_skips", focus=focus, cursor=812)
         yield f"{focus} with cursor", draw
 
 

@@ -16,8 +16,7 @@ from amptui.tui.canvas import Canvas, Painter, Rect
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS, arrange
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.panels.step_cursor import Cursor
-from amptui.tui.renderables.step_window import Window, steps_ahead
+from amptui.tui.renderables.step_window import steps_ahead
 from amptui.tui.style import styles_on
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
@@ -88,7 +87,7 @@ VIEWS = {
     st.none() | st.sampled_from(RANKED_PANELS),
     st.booleans(),
     st.integers(0, 12),
-    st.none() | st.builds(Cursor, st.integers(-9, 2000), st.none() | st.just(Window(5, 400))),
+    st.none() | st.integers(-9, 2000),
 )
 def test_no_size_or_view_is_an_error(
     size: tuple[int, int],
@@ -96,7 +95,7 @@ def test_no_size_or_view_is_an_error(
     focus: str | None,
     log_y: bool,
     zoom: int,
-    cursor: Cursor | None,
+    cursor: int | None,
 ) -> None:
     screen = ScreenState(now=views.NOW, focus=focus, log_y=log_y, zoom=zoom, hints=HINTS, cursor=cursor)
     canvas = Canvas(*size)

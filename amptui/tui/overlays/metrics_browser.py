@@ -6,8 +6,16 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.keys import KEYS
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Page, open_box, pages_beside, write_edge
-from amptui.tui.panels import step_cursor
-from amptui.tui.panels.curve import chart_extent, draw_curve
+from amptui.tui.panels.curve import (
+    CURSOR_KEYS,
+    ZOOM_KEYS,
+    Extent,
+    cursor_line,
+    draw_curve,
+    extent_of,
+    press,
+    takes,
+)
 from amptui.tui.panels.metric_charts import SMALLEST_CHART, Chart, charts_of
 from amptui.tui.panels.phrases import Phrase, quiet
 from amptui.tui.panels.screen_state import ScreenState
@@ -31,7 +39,7 @@ _ACTIONS = {
 
 _GRID_KEYS = (("esc", "back"), ("enter", "enlarge"), ("/", "find"), ("pgup pgdn", "page"))
 _TYPING_KEYS = (("enter", "done"), ("esc", "all"))
-_CHART_KEYS = (("esc", "charts"), *step_cursor.CURSOR_KEYS, ("↑ ↓", "other charts"), ("+ -", "zoom"))
+_CHART_KEYS = (("esc", "charts"), *CURSOR_KEYS, ("↑ ↓", "other charts"), ("+ -", "zoom"))
 
 
 class MetricsBrowser(Page):
@@ -45,8 +53,8 @@ class MetricsBrowser(Page):
         self._selected: tuple[str, str] | None = None
         """The key of the selected chart; None for the first."""
         self._is_enlarged = False
-        self._cursor: step_cursor.Cursor | None = None
-        self._extent: step_cursor.Extent | None = None
+        self._cursor: int | None = None
+        self._extent: Extent | None = None
         """Of the enlarged chart, as drawn last."""
         self._columns, self._rows = 1, 1
         self._plots: dict[tuple[tuple[str, str], bool], CurvePlot] = {}
@@ -121,12 +129,12 @@ class MetricsBrowser(Page):
     def _draw_one(self, canvas: Canvas, chart: Chart, view: SessionView, screen: ScreenState) -> None:
         """One chart with ribbon and axis; the last line reads the step of the cursor, or the newest."""
         inner = open_box(canvas, chart.title)
-        self._extent = chart_extent(chart, view, screen, inner.width)
+        self._extent = extent_of(chart, view, screen, self._cursor, inner.width)
         below, step = list[Phrase](), chart.newest_step()
         if step is not None:
-            below = step_cursor.cursor_line(view, chart.read(), step, chart.look.format_value)
+            below = cursor_line(view, chart.read(), step, chart.look.format_value)
         draw_curve(inner, chart, self._plot(chart), view, screen, cursor=self._cursor, below=below)
-        write_edge(canvas, _CHART_KEYS if self._cursor is None else step_cursor.ZOOM_KEYS, screen)
+        write_edge(canvas, _CHART_KEYS if self._cursor is None else ZOOM_KEYS, screen)
 
     def _plot(self, chart: Chart) -> CurvePlot:
         place = (chart.key, self._is_enlarged)
@@ -155,8 +163,8 @@ class MetricsBrowser(Page):
         return Answer(action=_ACTIONS.get(key, ""))
 
     def _press_enlarged(self, key: str, view: SessionView) -> Answer:
-        if self._extent is not None and step_cursor.is_cursor_key(self._cursor, key):
-            self._cursor = step_cursor.press(self._cursor, key, self._extent)
+        if self._extent is not None and takes(self._cursor, key):
+            self._cursor = press(self._cursor, key, self._extent)
             return STAY
         if key in ("escape", "enter", "slash"):
             self._is_enlarged, self._cursor = False, None

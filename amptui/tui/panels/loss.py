@@ -8,9 +8,8 @@ from amptui.diagnosis.labels import has_no_loss, step_loss_words
 from amptui.diagnosis.speed import NO_STEPS
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels.curve import draw_curve, draw_enlarged
+from amptui.tui.panels.curve import draw_panel
 from amptui.tui.panels.header import front_label
-from amptui.tui.panels.metric_charts import panel_chart
 from amptui.tui.panels.phrases import (
     GAP,
     Phrase,
@@ -57,27 +56,17 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     ]
 
 
-class LossPanel:
-    """The curve keeps the limits of its axis from frame to frame."""
-
-    def __init__(self) -> None:
-        self._plot = CurvePlot(units.loss)
-
-    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """The curve, below it the ribbon of precisions and skips, then the axis of steps."""
-        if not view.loss.count:
-            words = waiting_words(view, silence=screen.lost or screen.silence)
-            if words and not (view.phase is not None and view.phase.phase == "first step"):
-                words = "waiting for the first step" + (f": {words}" if view.phase is not None else "")
-            quiet(canvas, words or NO_STEPS)
-            return
-        if view.last is None and (words := step_loss_words(view.newest)):
-            quiet(canvas, words)
-            return
-        if screen.focus == "loss":
-            draw_enlarged(canvas, self._plot, view, screen, panel="loss")
-        else:
-            draw_curve(canvas, panel_chart(view, "loss"), self._plot, view, screen)
+def draw(canvas: Canvas, view: SessionView, screen: ScreenState, *, plot: CurvePlot) -> None:
+    """The curve, below it the ribbon of precisions and skips, then the axis of steps."""
+    if not view.loss.count:
+        words = waiting_words(view, silence=screen.lost or screen.silence)
+        if words and not (view.phase is not None and view.phase.phase == "first step"):
+            words = "waiting for the first step" + (f": {words}" if view.phase is not None else "")
+        quiet(canvas, words or NO_STEPS)
+    elif view.last is None and (words := step_loss_words(view.newest)):
+        quiet(canvas, words)
+    else:
+        draw_panel(canvas, plot, view, screen, "loss")
 
 
 def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:

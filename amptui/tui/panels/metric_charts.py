@@ -132,7 +132,7 @@ _LOOKS: dict[str, tuple[str, Look]] = {
         "headroom",
         Look(format_value=units.headroom, format_y=units.headroom, band=False),
     ),
-    "panel samples/s": ("samples/s", Look(format_value=units.rate, format_y=units.short_count)),
+    "panel throughput": ("samples/s", Look(format_value=units.rate, format_y=units.short_count)),
     "step grad_norm": ("gradient norm", _LOSS),
     "step grad_max": ("largest gradient", _LOSS),
     "step lr": ("learning rate", Look(band=False)),
@@ -159,7 +159,7 @@ _PANELS: dict[str, Callable[[SessionView], Series]] = {
     "loss": lambda view: view.loss,
     "loss scale": lambda view: view.loss_scale,
     "headroom": lambda view: view.numerics.headrooms,
-    "samples/s": lambda view: view.samples_rate,
+    "throughput": lambda view: view.samples_rate,
 }
 """The charts that are not metrics."""
 

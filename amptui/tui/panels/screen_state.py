@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from amptui.records.answers import RequestKind
 from amptui.records.run import Severity
-from amptui.tui.panels.step_cursor import Cursor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +18,8 @@ class ScreenState:
     """How many future steps the curves leave room for at their right end."""
     focus: str | None = None
     """The enlarged panel, one of ``layout.RANKED_PANELS``."""
-    cursor: Cursor | None = None
-    """The cursor of the enlarged curve."""
+    cursor: int | None = None
+    """The step that the cursor of the enlarged curve is at."""
     now: float = 0.0
     """Unix seconds, on the clock of the records."""
     stopping: bool = False

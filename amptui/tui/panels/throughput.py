@@ -15,7 +15,7 @@ from amptui.records.run import is_emulated
 from amptui.telemetry.timing import judge_gain, judge_limit
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels.curve import draw_enlarged
+from amptui.tui.panels.curve import draw_panel
 from amptui.tui.panels.phrases import (
     Block,
     Phrase,
@@ -69,23 +69,17 @@ def _speed(view: SessionView, style: int, *, align: str) -> list[Phrase]:
     return phrases
 
 
-class ThroughputPanel:
-    """The curve keeps the limits of its axis from frame to frame."""
-
-    def __init__(self) -> None:
-        self._plot = CurvePlot(units.short_count)
-
-    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """Samples a second over the run, coloured by precision; in a large panel, the time breakdown too."""
-        if not view.samples_rate.count:
-            quiet(canvas, NO_STEPS)
-            return
-        rows = canvas.height - _draw_timing(canvas, view)
-        if screen.focus == "throughput":
-            draw_enlarged(canvas.rows(0, rows), self._plot, view, screen, panel="throughput")
-            return
-        window = visible_window(view.samples_rate, screen.zoom, ahead=screen.steps_ahead)
-        self._plot.draw(canvas.rows(0, rows), view.samples_rate, window=window, switches=view.switches)
+def draw(canvas: Canvas, view: SessionView, screen: ScreenState, *, plot: CurvePlot) -> None:
+    """Samples a second over the run, coloured by precision; in a large panel, the time breakdown too."""
+    if not view.samples_rate.count:
+        quiet(canvas, NO_STEPS)
+        return
+    area = canvas.rows(0, canvas.height - _draw_timing(canvas, view))
+    if screen.focus == "throughput":
+        draw_panel(area, plot, view, screen, "throughput")
+        return
+    window = visible_window(view.samples_rate, screen.zoom, ahead=screen.steps_ahead)
+    plot.draw(area, view.samples_rate, window=window, switches=view.switches)
 
 
 def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:

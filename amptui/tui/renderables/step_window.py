@@ -57,12 +57,6 @@ class Window:
         first = step - self.steps // 2
         return Window(first, first + self.steps - 1)
 
-    def zoomed(self, step: int, steps: int) -> "Window":
-        """``steps`` of them, at least ``_MIN_STEPS``; ``step`` keeps its place across the width."""
-        steps = max(_MIN_STEPS, steps)
-        first = step - (step - self.first_step) * steps // self.steps
-        return Window(first, first + steps - 1)
-
     def column_of(self, step: int, columns: int) -> int:
         """The column where ``step`` begins, limited to ``[0, columns)``."""
         return min(max(0, self._columns_before(step, columns)), columns - 1)
