@@ -5,8 +5,6 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import compress
-from typing import NamedTuple
 
 import numpy as np
 
@@ -103,26 +101,11 @@ class PrecisionLedger:
         """Steps that the scaler dropped, in all precisions."""
         return sum(account.skipped for account in self._accounts.values())
 
-    def steps_of(self, precision: str, samples: int | None) -> "StepsOfSize":
-        """The newest counted steps of so many samples, or all of them for None."""
-        account = self._accounts.get(precision)
-        return StepsOfSize(0, False, None) if account is None else account.steps_of(samples)
-
     def _changing(self, precision: str) -> "_Account":
         self._comparisons.clear()
         account = self._accounts.setdefault(precision, _Account(precision))
         account.cached_stats = None
         return account
-
-
-class StepsOfSize(NamedTuple):
-    """Steps of one size among those that count."""
-
-    steps: int
-    others: bool
-    """Whether steps of other sizes count too."""
-    median_seconds: float | None
-    """None without such steps, or before enough steps of any size count."""
 
 
 @dataclass(slots=True, eq=False)
@@ -172,10 +155,8 @@ class _Account:
     energy_samples: int = 0
     _warm_up: _TimedSteps = field(default_factory=partial(_TimedSteps.newest, _WARM_UP_WINDOW))
     cached_stats: PrecisionStats | None = field(default=None, init=False)
-    _of_size: dict[int | None, StepsOfSize] = field(default_factory=dict, init=False)
 
     def add(self, steps: Steps) -> None:
-        self._of_size.clear()
         self.used = True
         self.skipped += sum(steps.skipped)
         if steps.settling:
@@ -185,18 +166,6 @@ class _Account:
         self._untimed_steps += steps.count - self._counted.add(steps)
         waits = steps.timed("data_seconds")[-WINDOW_STEPS:]
         self._data_seconds.extend(math.nan if wait is None else wait for wait in waits)
-
-    def steps_of(self, samples: int | None) -> StepsOfSize:
-        counted = self._counted
-        if counted.count < MIN_PROVISIONAL_STEPS:
-            return StepsOfSize(0, False, None)
-        if samples not in self._of_size:
-            seconds = counted.seconds
-            if samples is not None and counted.samples.count(samples) < len(seconds):
-                seconds = deque(compress(seconds, [size == samples for size in counted.samples]))
-            others = len(seconds) < len(counted.seconds)
-            self._of_size[samples] = StepsOfSize(len(seconds), others, median(seconds))
-        return self._of_size[samples]
 
     def stats(self) -> PrecisionStats:
         if self.cached_stats is not None:

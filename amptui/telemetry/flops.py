@@ -1,15 +1,13 @@
 """Achieved FLOP/s of each precision, and the most that the GPU reaches."""
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import EAGER_SUFFIX, RunStarted, base_precision, is_emulated, precision_place
-from amptui.telemetry.comparison import PrecisionLedger
-from amptui.telemetry.view import PrecisionFlops
+from amptui.telemetry.view import PrecisionFlops, PrecisionStats
 
 _ONE_TYPE = {"ieee": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16"}
 """What nearly all of a precision's operations multiply; in ``fp32`` torch's flags decide, unknown here."""
@@ -17,70 +15,71 @@ _ONE_TYPE = {"ieee": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bflo
 
 @dataclass(slots=True, eq=False)
 class FlopsWatch:
-    """The newest count of each precision and number of samples."""
+    """The count of each precision: of several the one of the most samples."""
 
-    _counts: dict[str, list[FlopsCounted]] = field(default_factory=dict)
-    """By precision; each number of samples once."""
+    _counts: dict[str, FlopsCounted] = field(default_factory=dict)
     _shapes_vary: bool = False
 
     def add(self, record: FlopsCounted) -> None:
         """Take a count; one without operations says nothing."""
         self._shapes_vary |= record.shapes_vary
-        if record.flops > 0:
-            others = [
-                count for count in self._counts.get(record.precision, ()) if count.samples != record.samples
-            ]
-            self._counts[record.precision] = [*others, record]
+        before = self._counts.get(record.precision)
+        if record.flops > 0 and (before is None or (before.samples or 0) <= (record.samples or 0)):
+            self._counts[record.precision] = record
 
-    def flops(self, ledger: PrecisionLedger, run: RunStarted | None) -> tuple[PrecisionFlops, ...]:
+    def flops(self, rows: Sequence[PrecisionStats], run: RunStarted | None) -> tuple[PrecisionFlops, ...]:
         """In the order of ``PRECISION_ORDER``; only counted steps, after warm-up, have a speed."""
         if not self._counts:
             return ()
-        names = {row.precision for row in ledger.comparison().rows} | set(self._counts)
-        in_order = sorted(names, key=lambda name: (precision_place(name), name))
-        return tuple(self._of(name, ledger, run) for name in in_order)
+        by_name = dict.fromkeys(self._counts) | {row.precision: row for row in rows}
+        flops = []
+        for name in sorted(by_name, key=lambda name: (precision_place(name), name)):
+            row, counted = by_name[name], self._counts.get(name) or self._borrowed(name)
+            if self._shapes_vary:
+                counted = replace(counted, shapes_vary=True)
+            rate = seconds = None
+            if row is not None and not row.is_provisional:
+                rate, seconds = row.samples_per_second, row.mean_step_seconds
+            flops.append(flops_now(counted, seconds, run, rate))
+        return tuple(flops)
 
-    def _of(self, precision: str, ledger: PrecisionLedger, run: RunStarted | None) -> PrecisionFlops:
-        """The count that stands for the most steps, and their speed."""
-        counts = self._counts.get(precision) or self._borrowed(precision)
-        candidates = [(counted, ledger.steps_of(precision, counted.samples)) for counted in counts]
-        counted, steps = max(candidates, key=lambda candidate: candidate[1].steps)
-        if self._shapes_vary:
-            counted = replace(counted, shapes_vary=True)
-        return replace(flops_now(counted, steps.median_seconds, run), other_sizes=steps.others)
-
-    def _borrowed(self, precision: str) -> list[FlopsCounted]:
-        """Another precision's counts: a compiled model is counted once, and computes as much in each.
+    def _borrowed(self, precision: str) -> FlopsCounted:
+        """Another precision's count: a compiled model is counted once, and computes as much in each.
 
         Run eagerly beside it, the same precision computes the same.
         """
         eager = self._counts.get(precision + EAGER_SUFFIX)
         if eager is not None:
-            return [replace(count, precision=precision) for count in eager]
-        number_type = _ONE_TYPE.get(base_precision(precision))
-        return [
-            replace(
-                count,
-                precision=precision,
-                flops_by_type={number_type: count.flops} if number_type is not None else {},
-                nchw_flops=0,
-                unaligned_flops=0,
-                unaligned=(),
-            )
-            for count in next(iter(self._counts.values()))
-        ]
+            return replace(eager, precision=precision)
+        number_type, count = _ONE_TYPE.get(base_precision(precision)), next(iter(self._counts.values()))
+        return replace(
+            count,
+            precision=precision,
+            flops_by_type={number_type: count.flops} if number_type is not None else {},
+            nchw_flops=0,
+            unaligned_flops=0,
+            unaligned=(),
+        )
 
 
-def flops_now(counted: FlopsCounted, step_seconds: float | None, run: RunStarted | None) -> PrecisionFlops:
-    """What ``counted`` operations in steps of ``step_seconds`` come to on a GPU; a CPU has no speed here.
+def flops_now(
+    counted: FlopsCounted,
+    step_seconds: float | None,
+    run: RunStarted | None,
+    samples_per_second: float | None = None,
+) -> PrecisionFlops:
+    """What the counted operations of a sample come to at this rate on a GPU; a CPU has no speed here.
 
-    Emulated float8 has no speed: what counts as a float8 product is computed in float32.
+    Where samples are not known, every step counts as one of ``step_seconds``. Emulated float8 has no speed:
+    what counts as a float8 product is computed in float32.
     """
     on_gpu = run is not None and run.device.startswith("cuda")
     speed = peak = None
     if run is not None and on_gpu and not is_emulated(counted.precision):
         peak = peak_flops(run.device_name, counted.flops_by_type)
-        if step_seconds is not None and 0 < step_seconds < math.inf and not counted.shapes_vary:
+        if samples_per_second and counted.samples:
+            step_seconds = counted.samples / samples_per_second
+        if step_seconds and not counted.shapes_vary:
             speed = counted.flops / step_seconds
     return PrecisionFlops(
         counted=counted,

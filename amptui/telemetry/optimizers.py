@@ -263,7 +263,7 @@ class OptimizerSteps:
             comparison=comparison,
             memory=tuple(self.memory[name] for name in records.PRECISION_ORDER if name in self.memory),
             timings=self.timing.timings(comparison),
-            flops=self.flops.flops(self.ledger, view.run),
+            flops=self.flops.flops(comparison.rows, view.run),
             scaler=scaler,
             numerics=self.numerics.view(scaler, rooms, view.precision, low),
             unmeasured_steps=self.losses.unmeasured_steps,

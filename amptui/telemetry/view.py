@@ -255,11 +255,9 @@ class PrecisionFlops:
     counted: FlopsCounted
     on_gpu: bool
     flops_per_second: float | None
-    """By the median step of the counted size after warm-up; None while there is none, or if shapes vary."""
+    """By the samples a second after warm-up; None while there are none, or if shapes vary."""
     peak_flops_per_second: float | None
     """The GPU's dense peak for that kind of number; None where it is not known."""
-    other_sizes: bool = False
-    """Whether steps of other sizes than the counted one ran too, which the speed leaves out."""
     ranks: int = 1
     """How many train together; the operations are those of rank 0, and the peak that of one GPU."""
 

@@ -89,7 +89,7 @@ HALF = samples.flops("fp16", flops=2 * TERA)
 VARIED = samples.flops("fp16", samples=256, shapes_vary=True)
 
 SPEEDS: dict[str, tuple[PrecisionFlops, ...]] = {
-    "of the median step after warm-up": folded(HALF, samples.flops(flops=2 * TERA // 100), *STEPS),
+    "of the steps after warm-up": folded(HALF, samples.flops(flops=2 * TERA // 100), *STEPS),
     "warm-up steps alone": folded(samples.flops(), *STEPS[:10]),
     "a CPU": folded(samples.flops(flops=2 * TERA), *STEPS, device="cpu", device_name="NVIDIA H200"),
     "what could not be counted": folded(samples.flops(flops=10**9, uncounted=("mine",)), HALF, *STEPS),
@@ -98,8 +98,7 @@ SPEEDS: dict[str, tuple[PrecisionFlops, ...]] = {
     "compiled and counted in fp32": folded(samples.flops(flops=TERA), *STEPS),
     "steps of two sizes, the larger counted": folded(MANY, *MIXED),
     "steps of two sizes, the smaller counted": folded(FEW, *MIXED),
-    "steps of two sizes, both counted": folded(FEW, MANY, *MIXED),
-    "steps of two sizes, both counted, the larger first": folded(MANY, FEW, *MIXED),
+    "steps of two sizes, both counted": folded(MANY, FEW, *MIXED),
     "steps of one size": folded(MANY, *MIXED[:50]),
     "a size that no counted step had": folded(samples.flops(samples=100), *MIXED),
     "shapes that vary": folded(samples.flops(samples=256), VARIED, *STEPS),
@@ -111,7 +110,7 @@ def test_speeds_are_those_of_the_steps_that_were_counted(goldens: Goldens) -> No
     def row(flops: PrecisionFlops) -> str:
         speed, mfu = flops.flops_per_second, flops.mfu
         measured = [
-            f"{flops.counted.samples} samples{', other sizes too' if flops.other_sizes else ''}",
+            f"{flops.counted.samples} samples",
             "-" if speed is None else f"{speed / TERA:.6g} TFLOP/s",
             "-" if mfu is None else f"{mfu:.4%}",
         ]
@@ -127,8 +126,9 @@ def test_eager_steps_beside_a_compiled_model_are_counted_for_it() -> None:
     counts = samples.flops("fp32 eager", flops=TERA), samples.flops("fp16 eager", flops=2 * TERA)
     result = {item.counted.precision: item for item in folded(*counts, *steps)}
     assert result["fp16"].counted.flops_by_type == counts[1].flops_by_type
-    assert result["fp16"].flops_per_second == result["fp16 eager"].flops_per_second == 1000 * TERA
-    assert result["fp32"].flops_per_second == 250 * TERA
+    assert result["fp16"].flops_per_second == pytest.approx(1000 * TERA)
+    assert result["fp16 eager"].flops_per_second == pytest.approx(1000 * TERA)
+    assert result["fp32"].flops_per_second == pytest.approx(250 * TERA)
 
 
 # --------------------------------------------------------------------------------------- hints

@@ -79,14 +79,9 @@ class Measured:
         return tuple(row for row in rows if row.step_seconds is not None)
 
     def flops_of(self, row: PrecisionMeasured) -> PrecisionFlops | None:
-        """What its steps compute, at the speed of the comparison; None if it was not counted.
-
-        If sizes are mixed, at the speed of the steps of the counted size: the comparison's time is of all.
-        """
+        """What its steps compute, at the speed of the comparison; None if it was not counted."""
         flops = next((one for one in self.view.flops if one.counted.precision == row.precision), None)
-        if flops is None or flops.other_sizes:
-            return flops
-        return flops_now(flops.counted, row.step_seconds, self.view.run)
+        return flops and flops_now(flops.counted, row.step_seconds, self.view.run, row.samples_per_second)
 
     @property
     def failed(self) -> Mapping[str, str]:

@@ -45,7 +45,7 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """Samples a second and the time of a step over the last measured steps; what its operations come to."""
     phrases = _emulated(view)
     flops = next((flops for flops in view.flops if flops.counted.precision == view.precision), None)
-    if flops is not None and flops.flops_per_second is not None:  # of the median step
+    if flops is not None and flops.flops_per_second is not None:
         words = [Word(rate_words(flops))]
         if flops.mfu is not None:
             words += [Word(f" {mfu_words(flops)}"), Word(" MFU", Style.DIM)]
