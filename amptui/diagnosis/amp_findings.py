@@ -305,11 +305,12 @@ def _weights(question: Question) -> Finding:
     Their trouble is of the precision in which the loss stopped being finite, if that was before.
     """
     view, trace, buffers = question.view, question.view.numerics.trace, question.view.bad_buffers
-    since = _loss_lost_since(view)
+    since, is_paused = _loss_lost_since(view), view.pause_cause == "weights"
     trouble: tuple[str, float | None, tuple[str, ...], int] | None = None
-    if trace is not None and trace.lost_count > 0 and question.freshness(trace.step) == "fresh":
-        trouble = judge_trace(trace).state, trace.lost_count, trace.inputs or trace.lost, trace.step
-    elif view.pause_cause == "weights":
+    tells = trace is not None and (trace.lost_count > 0 or (is_paused and bool(trace.inputs)))
+    if trace is not None and tells and question.freshness(trace.step) == "fresh":
+        trouble = judge_trace(trace).state, trace.lost_count or None, trace.inputs or trace.lost, trace.step
+    elif is_paused:
         trouble = "weights lost", None, (), view.step
     elif buffers is not None:
         trouble = "buffers lost", buffers.count, buffers.names, buffers.step

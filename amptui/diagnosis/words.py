@@ -82,7 +82,7 @@ class _Fields(dict[str, str]):
 _LEAVE_FLOAT16 = "; use bf16 or FP32[; {where}]"
 _NO_SCALE_HELPS = "no loss scale helps"
 _LOSS_ALONE = "the outputs of all modules are finite: look at the loss and the labels"
-_GO_BACK = "go back to a checkpoint"
+_GO_BACK = "go back to a checkpoint, if there is one"
 _LOSS_EXPLAINED = (
     "A trace tells where it began: in the input, the weights, or a module's output. A module that exceeds "
     "float16's range needs FP32 (autocast disabled) or bf16."
@@ -97,7 +97,7 @@ _BEGAN: Mapping[str, _Wording] = {
     "weights lost": (
         f"NaN or Inf in the weights[: {{lost}}]; {_GO_BACK}",
         "NaN or Inf in the weights[: {layer}]",
-        f"They stay so in every precision. After that, try {_GENTLER}.",
+        f"They stay so in every precision. After that, look at the data of that step, or try {_GENTLER}.",
     ),
     "buffers lost": (
         f"NaN or Inf in the buffers[: {{lost}}]; {_GO_BACK}",
@@ -471,7 +471,9 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         ),
     },
     "pause": {
-        "no checkpoint": "there is no checkpoint to go back to: quit and restart with a smaller --lr",
+        "no checkpoint": (
+            "there is no checkpoint to go back to: quit, check the data, restart with a smaller --lr"
+        ),
         "checkpoint": "to go back to {place}: quit, then amptui train --resume",
     },
     "weights": {

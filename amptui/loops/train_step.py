@@ -198,7 +198,9 @@ class TrainMonitor(Monitor):
         current.warming_up = warming_up or self.compilations.pending
         row = self.send(current)
         if row is not None and not math.isfinite(row[0]):
-            self.look_at_once()  # on a CPU the loss is known before the next step
+            self.look_at_once()  # on a CPU the loss is known before the next step, while its batch is there
+            batches = [micro_batch.batch for micro_batch in micro_batches]
+            self.probes.trace.explain(batches, self.step, current.precision)
         self.in_step = False
 
     def _make_observed(

@@ -132,8 +132,8 @@ class DivergenceGuard:
         what += self._lost_weights()
         if not self._interactive:
             self._writer.wait()  # an earlier checkpoint may still be being written
-            resume_hint = self._writer.resume_hint or "there is no earlier checkpoint: use a smaller --lr"
-            raise ExperimentError(what, hint=resume_hint)
+            no_checkpoint = "there is no earlier checkpoint: check the data, or use a smaller --lr"
+            raise ExperimentError(what, hint=self._writer.resume_hint or no_checkpoint)
         self._accepted_lost = lost_count
         self.pause_reason = PauseReason("weights", what)
 

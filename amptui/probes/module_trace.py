@@ -236,6 +236,24 @@ class TraceProbe(Probe):
             self._trouble_step = trouble_step
             self._is_armed = True
 
+    def explain(self, batches: Iterable[object], step: int, precision: str) -> None:
+        """Emit that ``batches`` of ``step`` on the host, whose loss was not finite, hold NaN or Inf, if so.
+
+        Then no later step is traced for it: there the weights may be lost, too.
+        """
+        if step - self._trouble_step < TRACE_GAP_STEPS:
+            return
+        for batch in batches:
+            values = list(batch) if isinstance(batch, tuple | list) else [batch]
+            largest = largest_inputs(values, {})
+            if inputs := bad_inputs(largest, [value.item() for _, value in largest]):
+                self._trouble_step = step
+                traced = ModulesTraced(
+                    time=time.time(), step=step, precision=precision, inputs=inputs, cause="input"
+                )
+                self._sender.emit(traced)
+                return
+
     def around(self) -> ModuleTrace:
         self._open = ModuleTrace(self._model, self._infinite_at_start)
         return self._open

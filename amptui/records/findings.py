@@ -137,16 +137,16 @@ class ModulesTraced:
     time: float
     step: int
     precision: str
-    loss_scale: float | None
-    asked: bool
+    loss_scale: float | None = None
+    asked: bool = False
     """Whether a person asked for it; otherwise a non-finite step triggered it."""
-    first: ModuleRange | None
+    first: ModuleRange | None = None
     """The first non-finite output in the order of execution, else the first non-finite gradient."""
-    nearest: tuple[ModuleRange, ...]
+    nearest: tuple[ModuleRange, ...] = ()
     """Those nearest 65504 first, bounded in number; without the non-finite ones."""
-    modules: int
-    """How many modules were watched."""
-    seconds: float | None
+    modules: int = 0
+    """How many modules were watched; 0 where only inputs, weights and buffers were looked at."""
+    seconds: float | None = None
     """What the hooks cost the step on the host's clock."""
     lost: tuple[str, ...] = ()
     """Parameters and buffers that held NaN or Inf before the step already, bounded in number. If there are

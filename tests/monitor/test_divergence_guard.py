@@ -1,6 +1,8 @@
 """A run whose weights hold NaN is not trained to its end: within ten steps it fails, or pauses and asks."""
 
 import math
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch.nn import functional
 
 from amptui.base.errors import ExperimentError
 from amptui.checkpoint.file import checkpoints, read
+from amptui.data.sources import Arrays, Data, DataRequest
 from amptui.monitor.divergence_guard import SUSPECT_STEPS
 from amptui.records.control import Control, PauseRequest, StopRequest
 from amptui.records.findings import ModulesTraced
@@ -52,6 +55,28 @@ def test_a_non_interactive_run_fails_within_ten_steps_and_names_the_checkpoint(
     else:
         assert at <= 8
         assert "there is no earlier checkpoint" in failed.value.hint
+
+
+class BadRow(Tiny):
+    """One sample of its data is NaN."""
+
+    def load_data(self, request: DataRequest) -> Data:
+        data = super().load_data(request)
+        assert isinstance(data.train, Arrays)
+        inputs = data.train.inputs.float()
+        inputs[5] = math.nan
+        return replace(data, train=Arrays(inputs, data.train.targets), validation=None)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_bad_sample_is_found_in_its_own_batch_and_no_precision_is_blamed(precision: str) -> None:
+    log = Log()
+    with suppress(ExperimentError):  # a scaler skips the step, and the run goes on
+        train(prepare(BadRow(), precision=precision), log)
+    first, *others = log.of(ModulesTraced)
+    assert first.step == next(record for record in log.of(NonFinite) if record.what == "loss").step
+    assert (first.cause, first.inputs, judge_trace(first).state) == ("input", ("0",), "bad input")
+    assert not others
 
 
 @pytest.mark.parametrize(("answer", "last"), [("stop", "stopped"), ("go on", "done")])
