@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -167,9 +166,11 @@ class Recipe(Experiment):
             print(self.calls.count, *numbers, file=self.sampled, flush=True)
         kind, _, at = os.environ.get("END_AT", "").partition(" ")
         if at == str(self.calls.count):
+            journal = Path(self.trail).with_name("run") / "journal.jsonl"
+            stops = journal.read_text().count('"stopping"')
             os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGTERM)
-            # The main thread, which may be busy, starts one when it has asked the run to stop.
-            while not any(isinstance(thread, threading.Timer) for thread in threading.enumerate()):
+            # The main thread, which may be busy, says so when it has asked the run to stop.
+            while journal.read_text().count('"stopping"') == stops:
                 time.sleep(0.001)
 
     def after_step(self, model: nn.Module) -> None:
