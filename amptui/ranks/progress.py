@@ -388,9 +388,8 @@ class HangWatch:
                 RankStack(rank=rank, phase=phase, step=own_step, stack=stack)
                 for rank, (phase, own_step, stack) in list(posts.items())[:_MAX_STACKS]
             )
-            silent_ranks = [rank for rank in range(self._world.size) if rank not in posts][:MAX_NAMED]
-            told = StacksTaken(time=time.time(), step=hang.step, stacks=taken, silent=tuple(silent_ranks))
-            records.append(told)
+            absent = tuple([rank for rank in range(self._world.size) if rank not in posts][:MAX_NAMED])
+            records.append(StacksTaken(time=time.time(), step=hang.step, stacks=taken, silent=absent))
         elif self._gives_up and 0 not in silent:
             self._wait_for([_TOLD], _TELLING_SECONDS)
         if not self._gives_up:
