@@ -58,12 +58,6 @@ class OutputLines:
         """What is left at the end of the output."""
         return self.feed(b"\n")  # it also ends a character that was cut
 
-    @property
-    def unfinished(self) -> str:
-        """The line that is not complete, as it stands now: a progress bar, a prompt."""
-        *bars, text = _UP.split(self._rest)
-        return _shown(text) or (_shown(bars[-1]) if bars else "")
-
 
 def _shown(line: str) -> str:
     """What a terminal shows of a line: the last text after a carriage return."""

@@ -24,7 +24,6 @@ from amptui.runs.protocol import Ask, Hello, History, ProtocolError, RunError
 from amptui.runs.rundir import RunDir, run_argument
 from amptui.runs.socket_place import connect, connect_to_live
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import SessionView
 
 if TYPE_CHECKING:
     from amptui.runs.remote import Remote, Ssh
@@ -134,8 +133,8 @@ class Follower:
             self._thread.join(timeout_seconds)
         self._connection.close()
 
-    def connect_again(self, view: SessionView) -> socket.socket | None:
-        """A new connection to the run, of which ``view`` is known; None if there is none, or this has left.
+    def connect_again(self) -> socket.socket | None:
+        """A new connection to the run; None if there is none, or this has left.
 
         Raises ``ProtocolError`` to say why there is none.
         """
@@ -173,7 +172,7 @@ class Follower:
     def _read(self) -> None:
         try:
             self._follow()
-            while self._is_lost and (again := self.connect_again(self.session.view())) is not None:
+            while self._is_lost and (again := self.connect_again()) is not None:
                 self._go_on_with(again)
                 self._follow()
             if self._is_lost and not self._has_history:
@@ -293,12 +292,13 @@ class LocalFollower(Follower):
         self._max_restarts = 0
         self.attach_command = f"amptui attach {shlex.quote(run_argument(folder))}"
 
-    def connect_again(self, view: SessionView) -> socket.socket | None:
+    def connect_again(self) -> socket.socket | None:
         """A connection to ranks that have been started, or are started again."""
         if self._is_starting:
             self._is_starting = False
             with suppress(RunFolderError):
                 return connect_to_live(self.folder)
+        view = self.session.view()
         restarts = 0 if view.ranks is None else view.ranks.restarts
         self._max_restarts = self._max_restarts if view.ranks is None else view.ranks.max_restarts
         if view.outcome is not None or restarts >= self._max_restarts:
@@ -359,7 +359,7 @@ class RemoteFollower(Follower):
         self.attach_command = f"amptui attach {remote.argument(ssh.header.run)}"
         self.list_command = f"ssh {shlex.quote(remote.host)} amptui runs"
 
-    def connect_again(self, view: SessionView) -> socket.socket | None:
+    def connect_again(self) -> socket.socket | None:
         """Connect again, as often as it takes.
 
         Raises ``ProtocolError`` if the run has ended, or if ssh would have to ask the user.
@@ -370,16 +370,13 @@ class RemoteFollower(Follower):
         lost, self._is_unreachable = f"connection to {self.host} lost", True
         self.waiting = f"{lost}; reconnecting"
         self._ssh.close()
-        ranks = None if view.outcome is not None else view.ranks
-        may_restart = ranks is not None and ranks.restarts < ranks.max_restarts
-        restarts_until = time.monotonic() + (RESTART_SECONDS if may_restart else 0.0)
         while self._pause(_RETRY_SECONDS):
             try:
                 ssh = connect_to_host(self._remote, batch=True, given_up=lambda: self.left)
             except (RemoteError, UsageError) as error:
                 if isinstance(error, UnreachableError) and not error.needs_user:
                     self.waiting = f"{lost}; reconnecting ({error.cause})"
-                elif time.monotonic() >= restarts_until:
+                else:
                     self._is_unreachable, self.waiting = not isinstance(error, UsageError | RefusedError), ""
                     raise ProtocolError(str(error)) from error
             else:

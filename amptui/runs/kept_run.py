@@ -182,11 +182,10 @@ def _end_of(journal: Path) -> tuple[_Newest, str | None]:
 
 
 def _newest_in(data: bytes) -> _Newest:
-    at, stepped = _last(data, Steps)
-    if stepped is not None and stepped.optimizer:
-        # The run's length is counted in steps of its first optimizer, unless that has long made none.
-        first_at, first = _last(data, Steps, lambda record: not record.optimizer)
-        at, stepped = (at, stepped) if first is None else (first_at, first)
+    # The run's length is counted in steps of its first optimizer, unless that has long made none.
+    at, stepped = _last(data, Steps, lambda record: not record.optimizer)
+    if stepped is None:
+        at, stepped = _last(data, Steps)
     optimizer = stepped.optimizer if stepped is not None else ""
     resumed_at, resumed = _last(data, RunResumed)
     # The end of a run that was resumed later is not its last record.

@@ -26,7 +26,6 @@ from amptui.runs import protocol, socket_place
 from amptui.runs.protocol import RunError
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import SessionView
 from tests.runs.served import ENOUGH_SECONDS, Run, note, running, until
 from tests.runs.test_journal import line
 
@@ -65,7 +64,7 @@ class Watching(Follower):
         abouts = [event.about for event in self.session.view().events]
         return sorted(int(about.text.split()[0]) for about in abouts if isinstance(about, Note))
 
-    def connect_again(self, _view: SessionView) -> socket.socket | None:
+    def connect_again(self) -> socket.socket | None:
         return self._next()
 
     def recorded(self) -> Iterable[Record]:
