@@ -26,8 +26,8 @@ DeliverSteps = Callable[[list[Delivered]], object]
 RING_ROWS = 1024
 """Rows in flight before new ones are dropped: how many steps the host may be ahead of the last drain."""
 
-LOOK_INTERVAL_SECONDS = 0.24
-"""Four looks a second, as often as a screen draws. A look costs mostly because its code is not in a cache."""
+LOOK_INTERVAL_SECONDS = 0.48
+"""Two looks a second, as often as a screen draws. A look costs mostly because its code is not in a cache."""
 
 MAX_STEPS_BETWEEN_LOOKS = 256
 """A quarter of ``RING_ROWS``: the ring is drained before it can fill up and drop the rows of tiny steps."""
