@@ -42,7 +42,6 @@ class RemoteMachine:
         return self.folder / "home"
 
     def prepare(self) -> None:
-        """Make the keys, `amptui` there and `ssh` here, and serve."""
         self.home.mkdir(parents=True)
         for name in ("host_key", "user_key"):
             key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]

@@ -107,7 +107,6 @@ class Terminal:
         os.write(self.master, data)
 
     def hang_up(self) -> None:
-        """Close the terminal, as a dropped connection does."""
         os.close(self.slave)
         os.close(self.master)
         self.master = self.slave = -1

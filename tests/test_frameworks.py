@@ -37,7 +37,6 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def door(name: str) -> Any:
-    """The module of amptui's that imports a framework, if that is installed."""
     return pytest.importorskip(f"amptui.{name}", exc_type=ImportError)
 
 

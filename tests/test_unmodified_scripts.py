@@ -70,8 +70,6 @@ print(name, parser.parse_args())
 
 @dataclass(frozen=True)
 class Done:
-    """What a script did: all that another person or program can see of it."""
-
     status: int
     output: str
     errors: str

@@ -181,7 +181,6 @@ class Log(list[Record]):
         self.watch = watch
 
     def emit(self, record: Record) -> None:
-        """What the trainer is given."""
         for single in one_by_one([record]):
             self.append(single)
             if self.watch is not None:

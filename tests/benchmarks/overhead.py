@@ -240,7 +240,6 @@ def ratios(pairs: Sequence[Pair], statistic: str) -> list[float]:
 
 
 def _times(turns: Sequence[Turn]) -> dict[str, float]:
-    """The median over turns of each statistic, in seconds."""
     return {name: rounded([median(map(tell, turns))])[0] for name, tell in STATISTICS.items()}
 
 

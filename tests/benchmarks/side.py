@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader
 from torchvision.datasets import MNIST
@@ -125,13 +124,8 @@ def write_stand_in(root: Path) -> None:
     sets = [synthetic_images(samples, (1, 28, 28), seed=seed) for samples, seed in ((60_000, 0), (10_000, 1))]
     arrays = [array for images, labels in sets for array in (images.squeeze(1), labels.to(torch.uint8))]
     for (name, _), array in zip(MNIST.resources, arrays, strict=True):
-        (folder / name.removesuffix(".gz")).write_bytes(_idx(array))
-
-
-def _idx(array: Tensor) -> bytes:
-    """Bytes of an array behind their header: type (8 is uint8), dimensions, the size of each."""
-    sizes = np.array(array.shape, dtype=">u4").tobytes()
-    return bytes([0, 0, 8, array.ndim]) + sizes + array.numpy().tobytes()
+        header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()  # 8 is uint8
+        (folder / name.removesuffix(".gz")).write_bytes(header + array.numpy().tobytes())
 
 
 if __name__ == "__main__":

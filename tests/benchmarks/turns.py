@@ -118,8 +118,6 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One training that can be stopped and goes on."""
-
     name: str
     workload: Workload
     stamps: Path

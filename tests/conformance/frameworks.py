@@ -88,7 +88,6 @@ class Lightning(Framework):
 
     @staticmethod
     def module(training: Training, package: str = LIGHTNING) -> Any:
-        """A classifier as people write it."""
 
         class Module(pytest.importorskip(package).LightningModule):  # type: ignore[misc] # untyped
             def __init__(self) -> None:

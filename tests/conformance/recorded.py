@@ -59,8 +59,6 @@ class Screen:
 
 
 class Asking:
-    """Makes requests of the only run in a folder, each in its step."""
-
     def __init__(self, runs: Path, requests: Mapping[int, Sequence[Request]]) -> None:
         self._runs, self._requests = runs, requests
         self._screen: Screen | None = None

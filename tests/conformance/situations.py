@@ -31,8 +31,6 @@ FLOAT8_SWITCHES = {1: "fp32", 4: "fp8-emulated", 8: "bf16", 10: "fp8-emulated", 
 
 @dataclass(frozen=True)
 class Situation:
-    """How a loop is written, and which precisions it goes through."""
-
     precisions: Mapping[int, str] = field(default_factory=lambda: {1: "fp32"})
     """From which step on which one runs."""
     accumulate: int = 1
@@ -259,7 +257,6 @@ def _step(
     precision: str,
     scaler: torch.amp.GradScaler | None,
 ) -> tuple[float, float]:
-    """Forward, backward, unscale, clip, step, update; return the loss and the gradients' norm."""
     situation, optimizer, total = training.situation, training.optimizer, 0.0
 
     def one_pass(batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -52,7 +52,6 @@ class Watcher:
         return True
 
     def need(self) -> None:
-        """Skip the test where the framework is not installed."""
         if self.package:
             pytest.importorskip(self.package, exc_type=ImportError)
 

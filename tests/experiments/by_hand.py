@@ -29,8 +29,6 @@ Step = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a person asks for: the recipe's fields, and the options of a loop."""
-
     precision: str = "fp32"
     clip_norm: float | None = None
     accumulate: int = 1

@@ -185,7 +185,6 @@ DISK_BYTES = 4 * 2**20
 
 @contextmanager
 def small_disk(place: Path) -> Iterator[Path]:
-    """A file system of a few MB in memory."""
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)

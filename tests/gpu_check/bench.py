@@ -93,7 +93,6 @@ def finished_run(run_dir: Path) -> list[Record]:
 
 
 def unmeasured(records: Sequence[Record]) -> int:
-    """Steps whose numbers never reached the host."""
     return sum(step.step_seconds is None for step in of(StepRow, records))
 
 

@@ -29,7 +29,6 @@ CHECKS: dict[str, Callable[[Bench], Found]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the checks that are asked for, or say what each would do."""
     options = parse_options(arguments)
     if options.device is None and not torch.cuda.is_available():
         would = [

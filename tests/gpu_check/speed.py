@@ -111,7 +111,6 @@ def published(bench: Bench) -> Found:
 
 
 def _train_epochs(bench: Bench, precision: str) -> Found:
-    """One headless training as its journal tells it."""
     options = ("--precision", precision, "--epochs", "2" if bench.quick else "10", *bench.data_options)
     run_dir = bench.lab.folder / f"published-{precision}"
     command = amptui_command("train", "mnist-deep", *options, "--device", bench.device, "--headless")

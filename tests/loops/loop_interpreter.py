@@ -84,7 +84,6 @@ class LoopRun:
             player.scaler = scaler() if settings.kind == "one each" else shared
 
     def _renew(self) -> None:
-        """Begin an epoch after the first: with a new scaler, optimizer or model if the plan says so."""
         plan = self.plan
         if plan.scaler.kind == "new each epoch" and not self.watcher.supplies_amp:
             self.make_scalers()
@@ -102,7 +101,6 @@ class LoopRun:
                 player.scaler = scaler
 
     def train(self, iterate: Callable[["LoopRun", Batch, int], None]) -> None:
-        """Call ``iterate`` with each batch and its number in the epoch."""
         plan, around = self.plan, self.plan.autocast.around == "whole loop"
         with self._autocast() if around else nullcontext():
             for epoch in self.watcher.epochs(plan.epochs):
@@ -166,7 +164,6 @@ class LoopRun:
         return self.distance(self.predict(module, inputs), targets)
 
     def distance(self, output: Tensor, targets: Tensor) -> Tensor:
-        """The mean squared error, in the shape that the plan wants."""
         plan = self.plan
         context: AbstractContextManager[Any] = nullcontext()
         if plan.autocast.around == "forward and loss":

@@ -52,8 +52,6 @@ class Clearing(ShownByChanges):
 
 @dataclass(frozen=True, repr=False)
 class ScalerPlan(ShownByChanges):
-    """Which GradScalers a loop has and how it uses them."""
-
     kind: Literal["none", "one", "one each", "new each epoch", "disabled"] = "none"
     init_scale: float = 2.0**16
     growth_interval: int = 2000
@@ -79,8 +77,6 @@ class AutocastPlan(ShownByChanges):
 
 @dataclass(frozen=True, repr=False)
 class LoopPlan(ShownByChanges):
-    """One training loop, without whoever watches it."""
-
     shape: Shape = "plain"
     epochs: int = 1
     steps: int = 3
@@ -205,7 +201,8 @@ def _plan(draw: Draw, shape: Shape, by: str, compiled: str) -> LoopPlan:
     if compiled == "none":
         checkpoints = _rarely(draw, "checkpoints", "none", "reentrant", "not reentrant")
     backward = _backward(draw, shape, reentrant=checkpoints == "reentrant")
-    accumulate = _accumulate(draw, shape)
+    most = {"plain": 4, "GAN": 2, "WGAN": 2}.get(shape, 1)
+    accumulate: int = _one_of(draw, "accumulate", *range(1, most + 1))
     autocast = _autocast(draw, by, compiled)
     if weights != "float32" and autocast.around == "whole loop":  # it casts what the optimizer computes with
         autocast = AutocastPlan(autocast.dtype, "forward", autocast.without)
@@ -296,11 +293,6 @@ def _backward(draw: Draw, shape: Shape, *, reentrant: bool) -> Any:
     if shape == "plain":
         ways.append("gradient")
     return _rarely(draw, "backward", "method", *ways)
-
-
-def _accumulate(draw: Draw, shape: Shape) -> int:
-    most = {"plain": 4, "GAN": 2, "WGAN": 2}.get(shape, 1)
-    return _one_of(draw, "accumulate", *range(1, most + 1))  # type: ignore[no-any-return]
 
 
 def _guard(draw: Draw, shape: Shape, accumulate: int) -> tuple[Any, tuple[int, ...]]:

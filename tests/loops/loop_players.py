@@ -256,7 +256,8 @@ class Truth:
         """The optimizer is about to step; call what is returned when it has."""
         scales = scaler is not None and scaler.is_enabled()
         of_gradients, weights = self.passes(optimizer), next(_trained(optimizer)).dtype
-        skipped = scales and not all(_is_finite(parameter) for parameter in _trained(optimizer))
+        gradients = [parameter.grad for parameter in _trained(optimizer) if parameter.grad is not None]
+        skipped = scales and not all(bool(gradient.isfinite().all()) for gradient in gradients)
         loss_scale = scaler.get_scale() if scales and scaler is not None else None
         lrs = tuple(float(group["lr"]) for group in optimizer.param_groups)
 
@@ -296,10 +297,6 @@ def _trained(optimizer: Optimizer) -> Iterator[Tensor]:
 def _state(parameter: Tensor) -> tuple[int, int] | None:
     gradient = parameter.grad
     return None if gradient is None else (id(gradient), gradient._version)
-
-
-def _is_finite(parameter: Tensor) -> bool:
-    return parameter.grad is None or bool(parameter.grad.isfinite().all())
 
 
 def _loss_of(passes: Sequence[Pass], closures: int) -> tuple[float | None, str]:

@@ -175,7 +175,6 @@ def test_a_compiled_run_computes_what_an_eager_one_does() -> None:
 
 
 def counting_backend(calls: list[str]) -> Callable[..., Any]:
-    """Counts the forward passes in training that compiled code makes, by the dtype of autocast."""
 
     def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:

@@ -64,7 +64,6 @@ def notes(log: Log) -> list[str]:
 
 
 def interrupted(make: Make, cut: int, folder: Path, **options: Any) -> tuple[Log, Log]:
-    """A run that was stopped after a step, and went on."""
     control = Control()
     first, second = Log(stopping(control, cut)), Log()
     assert train(prepare(make(), **options), first, control, checkpoints=folder) == "stopped"
@@ -240,7 +239,6 @@ NEW_RUN = "start a new run without --resume"
 
 
 def trained(folder: Path, **options: Any) -> None:
-    """A run of two epochs and its checkpoints."""
     log_of(prepare(Tiny(), **options), at={13: STOP}, checkpoints=folder)
     assert [path.name for path in checkpoints(folder)] == ["step-000000013.pt", "step-000000008.pt"]
 

@@ -96,7 +96,6 @@ DATA: dict[str, Any] = {"name": "noise", "real": True, "train": TensorDataset(to
 
 
 def outputs_as(value: Callable[[Any], object]) -> Callable[..., object]:
-    """A ``loss`` or ``metrics`` that makes something of the model's outputs."""
     return lambda _self, model, batch: value(model(batch[0]))
 
 

@@ -100,7 +100,6 @@ def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_ret
 
 
 def left_out(step_seconds: list[float | None]) -> int:
-    """How many of these steps settle."""
     settling, count = WarmUp(), 0
     for seconds in step_seconds:
         count += settling.begin_step()

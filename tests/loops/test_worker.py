@@ -160,7 +160,6 @@ def test_of_a_torch_that_cannot_be_imported_the_first_error_is_told(
 
 
 def stopped(folder: Path, *, model: str = KNOBS, cut: int = 5, **options: Any) -> Worker:
-    """A run that was stopped after ``cut`` steps and left its checkpoint."""
     control = Control()
     worker = Worker(model, control=control, watch=stopping(control, cut), checkpoint_dir=folder, **options)
     assert isinstance(worker.end(), RunFinished)

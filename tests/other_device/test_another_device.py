@@ -23,7 +23,6 @@ pytestmark = pytest.mark.nightly  # the device is compiled
 
 @pytest.fixture
 def machine(other_device: Path) -> Iterator[dict[str, str]]:
-    """The environment of a machine whose accelerator is that device."""
     with child_environment() as added:
         yield environment(other_device, os.environ | added)
 

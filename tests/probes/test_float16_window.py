@@ -43,7 +43,6 @@ counts_of = attrgetter("elements", "zeros", "flushed", "subnormal", "overflowing
 
 
 def counts_by_half(gradient: Tensor, factor: float) -> tuple[int, ...]:
-    """The same as torch's own conversion has it."""
     wide = gradient.float()
     half = (wide * factor).half()
     classes = (

@@ -99,7 +99,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def trained(build: Callable[[], nn.Module], dtype: torch.dtype | None, *, tracing: bool) -> list[Tensor]:
-    """Losses of three steps and then everything that the model holds."""
     torch.manual_seed(0)
     model, gradients = build(), list[Tensor]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

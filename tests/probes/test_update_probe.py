@@ -46,7 +46,6 @@ def independent(model: nn.Module, before: nn.Module) -> dict[str, float]:
 
 
 def filled(model: nn.Module) -> Any:
-    """``model`` with a random gradient for each parameter."""
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         parameter.grad = torch.randn(parameter.shape, generator=generator)

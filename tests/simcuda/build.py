@@ -65,7 +65,6 @@ def environment(folder: Path, base: Mapping[str, str] = os.environ, **settings: 
 
 
 def _key() -> str:
-    """What the libraries depend on: torch's build and the sources."""
     build = f"{torch.__version__} {torch.version.git_version} {_FLAGS} {nccl_headers()}"
     digest = hashlib.sha256(build.encode())
     for source in sorted([*SOURCES.rglob("*.*"), Path(__file__)]):
@@ -134,7 +133,6 @@ def nccl_headers() -> Path | None:
 
 
 def _wheels() -> list[Path]:
-    """The folders of NVIDIA's packages beside torch."""
     spec = importlib.util.find_spec("nvidia")
     return [Path(path) for path in (spec.submodule_search_locations or ())] if spec else []
 

@@ -104,7 +104,6 @@ def test_float8_passes_on_a_pretended_gpu_that_multiplies_it(pretended_gpu: Path
 
 @pytest.fixture
 def machine(pretended_gpu: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment with one GPU, as torch and as NVML see it."""
     nvml = fake_nvml.build(tmp_path / "nvml")
     if nvml is None:
         pytest.skip("no C compiler to build the make-believe NVML with")

@@ -44,7 +44,6 @@ def update(optimizer: Optimizer, loss: Tensor, *, set_to_none: bool = True) -> T
 
 @contextmanager
 def watching(model: nn.Module, optimizer: Optimizer) -> Iterator[list[Record]]:
-    """The records of its run, at the end of the block."""
     records: list[Record] = []
     with amptui.observe(model, optimizer):
         yield records

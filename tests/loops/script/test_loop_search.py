@@ -46,7 +46,6 @@ _searches: list[ObservedLoop] = []
 
 
 def searched(loop: Loop, steps: int) -> list[Exception]:
-    """Trains ``loop`` with a search in place; returns what failed."""
     faults: list[Exception] = []
     _searches.append(search_loop(open_first=observe_from_first_step, on_fault=faults.append))
     loop.run(steps)

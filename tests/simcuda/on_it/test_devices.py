@@ -23,8 +23,6 @@ from tests.tiny import Log, losses, prepare, resume
 
 
 class OnTwo(nn.Module):
-    """Its last layers are on the second GPU."""
-
     def __init__(self, layers: nn.Sequential) -> None:
         super().__init__()
         self.first, self.second = layers[:6], layers[6:]

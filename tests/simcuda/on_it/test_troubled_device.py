@@ -54,16 +54,12 @@ def undisturbed(switched_to: str | None = None, *, after: int = STEP - 1, **opti
     return run(asks=asks, steps=STEPS, **options)
 
 
-def same_weights(one: Trained, other: Trained) -> bool:
-    states = one.prepared.model.state_dict(), other.prepared.model.state_dict()
-    return all(map(torch.equal, states[0].values(), states[1].values()))
-
-
 def check_went_on_as(trained: Trained, expected: Trained) -> None:
     """The same training, though a row of numbers may be missing."""
     pairs = zip(losses(trained.log), losses(expected.log), strict=True)
     assert [(mine, theirs) for mine, theirs in pairs if mine not in (None, theirs)] == []
-    assert same_weights(trained, expected)
+    states = (each.prepared.model.state_dict().values() for each in (trained, expected))
+    assert all(map(torch.equal, *states))
 
 
 @pytest.mark.parametrize(
