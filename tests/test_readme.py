@@ -21,7 +21,7 @@ from amptui.monitor.divergence_guard import MIN_LOSS_SCALE
 from amptui.monitor.warm_up import MAX_STEPS, MIN_STEPS
 from amptui.probes.probe import GRADIENTS_BUDGET, WINDOW_BUDGET
 from amptui.records.run import COLLAPSE_SKIPS, EpochFinished, RunFinished, Validated
-from amptui.telemetry.gpu_use import MIN_SECONDS
+from amptui.telemetry.comparison import MIN_ENERGY_SECONDS
 from amptui.telemetry.health import XRAY_SAFE_COSINE
 from amptui.tui.keys import KEYS
 from amptui.tui.run_list.frame import KEYS as LIST_KEYS
@@ -120,7 +120,7 @@ def test_the_numbers_of_the_guide_are_the_code_s() -> None:
     numbers = " ".join(page("numbers.md").split())
     assert f"lasts {MIN_STEPS} to {MAX_STEPS} steps" in numbers
     assert f"blocks of {BLOCK_STEPS} steps" in numbers
-    assert f"shown after {MIN_SECONDS:g} s" in numbers
+    assert f"shown after {MIN_ENERGY_SECONDS:g} s" in numbers
     assert f"takes {GRADIENTS_BUDGET:.2%} of the time" in numbers
     assert f"takes {WINDOW_BUDGET:.1%} of the time" in numbers
     assert f"| {XRAY_SAFE_COSINE} or more | agree |" in numbers

@@ -14,6 +14,7 @@ from amptui.records.findings import (
     ModelCompiled,
     ModulesTraced,
     PrecisionsCompared,
+    XRayTaken,
 )
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
@@ -34,15 +35,15 @@ from amptui.records.run import (
     Validated,
     Validation,
 )
-from amptui.telemetry.events import (
-    Event,
-    XRaySummary,
-)
+from amptui.telemetry.events import Event
 from amptui.telemetry.finding import FindingReported
-from amptui.telemetry.health import judge_trace, least_agreeing
+from amptui.telemetry.health import judge_trace, judge_xray, least_agreeing
 from amptui.telemetry.trouble import SkipRow, Storm
 
 _NAMED_RANKS = 4
+
+_WORST_LAYERS = 8
+"""So many lines on the layers of an X-ray, those that agree least."""
 
 _HINDRANCES: Mapping[FloatHindrance, str] = {
     "size": "not divisible by 16",
@@ -279,9 +280,8 @@ def run_ended(outcome: RunFinished | RunFailed) -> str:
     return f"{outcome.reason} after {steps} in {units.duration(outcome.seconds)}"
 
 
-def _xray_details(summary: XRaySummary) -> list[str]:
-    xray = summary.record
-    layers = map(probe_words.layer_line, least_agreeing(xray.layers))
+def _xray_details(xray: XRayTaken) -> list[str]:
+    layers = map(probe_words.layer_line, least_agreeing(xray.layers)[:_WORST_LAYERS])
     return [probe_words.xray_losses(xray), *layers, f"took {units.milliseconds(xray.seconds)}"]
 
 
@@ -335,7 +335,7 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     Storm: storm_text,
     ModulesTraced: lambda it: f"{'trace' if it.asked else 'automatic trace'}: {long_words(judge_trace(it))}",
     FindingReported: lambda it: long_words(it.finding),
-    XRaySummary: lambda it: f"X-ray: {long_words(it.finding)}",
+    XRayTaken: lambda it: f"X-ray: {long_words(judge_xray(it))}",
     PrecisionsCompared: comparison_over,
     EpochFinished: epoch_finished,
     Validated: lambda it: f"validation {validation_words(it.validation)}",
@@ -366,7 +366,7 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     ModulesTraced: lambda it: [
         f"{probe_words.place_of(module)}: {probe_words.distance(module)}" for module in it.nearest
     ],
-    XRaySummary: _xray_details,
+    XRayTaken: _xray_details,
     PrecisionsCompared: lambda it: speed.result_cards(it)[1:],
     Float8Layers: float8_details,
     CheckpointWritten: lambda it: [

@@ -1,4 +1,4 @@
-"""Statistics of each precision of a run, and a low precision's gain once there are enough steps."""
+"""Statistics of each precision of a run and its use of the GPU, and a low precision's gain with enough steps."""
 
 import math
 from collections import deque
@@ -8,20 +8,25 @@ from functools import partial
 
 import numpy as np
 
-from amptui.records.findings import PrecisionsCompared
+from amptui.records.findings import ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.run import (
     AMP_PRECISIONS,
     LOW_PRECISIONS,
     PRECISIONS,
+    PauseChanged,
+    PhaseChanged,
+    PrecisionChanged,
+    RunResumed,
+    RunStarted,
     base_precision,
     is_emulated,
     precision_place,
     reference_precision,
 )
+from amptui.records.samples import DeviceSample
 from amptui.records.steps import Steps
 from amptui.telemetry.finding import Finding, Grade, never_measured
-from amptui.telemetry.gpu_use import MIN_SECONDS, GpuUse
-from amptui.telemetry.view import Comparison, PrecisionStats
+from amptui.telemetry.view import Comparison, PrecisionStats, training_gpu
 
 BASELINES = tuple(name for name in PRECISIONS if name not in LOW_PRECISIONS)
 """The precisions that AMP is compared with."""
@@ -53,6 +58,25 @@ faster precision can only speed up the rest."""
 IDLE_GPU_PERCENT = 70.0
 """Below this utilization the GPU waits for the host. NVML reports the time in which any kernel ran."""
 
+INTERRUPTIONS = (
+    RunStarted,
+    RunResumed,
+    PhaseChanged,
+    PrecisionChanged,
+    PauseChanged,
+    ModulesTraced,
+    XRayTaken,
+)
+"""Records around which the GPU does something other than steps of one precision."""
+
+MIN_ENERGY_SECONDS = 10.0
+"""A precision's energy is shown once its samples cover so many seconds.
+
+The counter moves every 20 to 100 ms (arXiv:2312.02741, and PETSc's manual page of
+``PetscLogGpuEnergyMeter``), so each end of a row of samples is off by as much: 1% of ten seconds.
+"""
+
+
 _WARM_UP_WINDOW = 50
 """Provisional figures are over the newest warm-up steps, at most so many."""
 
@@ -79,15 +103,19 @@ class PrecisionLedger:
             account = self._changing(precision)
             account.peak_bytes = max(peak_allocated_bytes, account.peak_bytes or 0)
 
-    def add_gpu_use(self, use: GpuUse) -> None:
-        """Add what the training GPU did while a precision trained."""
-        account = self._changing(use.precision)
-        if use.utilization_percent is not None:
-            account.percents += use.utilization_percent
+    def add_utilization(self, precision: str, percent: float | None) -> None:
+        """Add how busy the GPU was, by NVML a mean over up to a second; None if it was not measured."""
+        if percent is not None:
+            account = self._changing(precision)
+            account.percents += percent
             account.percent_count += 1
-        account.joules += use.joules
-        account.energy_seconds += use.seconds
-        account.energy_samples += use.samples
+
+    def add_energy(self, precision: str, joules: float, seconds: float, samples: int) -> None:
+        """Add the energy of the whole GPU, with its idle power and other programs, while steps trained."""
+        account = self._changing(precision)
+        account.joules += joules
+        account.energy_seconds += seconds
+        account.energy_samples += samples
 
     def comparison(self, precision: str = "") -> Comparison:
         """The precisions used so far, in the order of ``PRECISION_ORDER``, and a gain by :func:`compare`."""
@@ -185,7 +213,7 @@ class _Account:
             data_fraction=data_fraction(self._data_seconds, counted.seconds),
             utilization_percent=self.percents / self.percent_count if self.percent_count else None,
             joules_per_1000_samples=None
-            if self.energy_seconds < MIN_SECONDS
+            if self.energy_seconds < MIN_ENERGY_SECONDS
             else 1000 * self.joules / self.energy_samples,
         )
         if counted.count < MIN_PROVISIONAL_STEPS:
@@ -203,6 +231,56 @@ class _Account:
                 )
         self.cached_stats = stats
         return stats
+
+
+@dataclass(slots=True, eq=False)
+class GpuWatch:
+    """Attributes NVML's utilization and energy to the precision that trained meanwhile.
+
+    A sample counts if it and the one before it, a second earlier, found the same precision training, and
+    nothing interrupted that between them, however briefly. Energy that finds no new training samples waits
+    for a sample that does: it fell into a long step, unless an interruption such as an X-ray comes first.
+    """
+
+    _before: tuple[str, float | None, float, int] | None = None
+    """Of the last sample: precision, joules, time, and the training samples until then."""
+
+    def interrupt(self) -> None:
+        """Count nothing between the last sample and the next."""
+        self._before = None
+
+    def add(
+        self,
+        sample: DeviceSample,
+        run: RunStarted | None,
+        ledger: PrecisionLedger,
+        *,
+        training: bool,
+        samples_trained: int,
+    ) -> None:
+        """Add what the GPU did since the last sample to ``ledger``, as far as that is known.
+
+        ``training``: whether steps run. ``samples_trained`` is the total over all precisions; steps are
+        reported a little late, which cancels out between two samples. A counter that is missing or went
+        back, because the driver was reloaded, tells no energy.
+        """
+        before, self._before = self._before, None
+        gpu = training_gpu(run, sample)
+        if not training or sample.allocator is None or gpu is None:
+            return
+        precision = sample.allocator.precision  # read at the same moment
+        self._before = (precision, gpu.energy_joules, sample.time, samples_trained)
+        if before is None or before[0] != precision:
+            return
+        ledger.add_utilization(precision, gpu.utilization_percent)
+        if gpu.energy_joules is None or before[1] is None:
+            return
+        joules, seconds = gpu.energy_joules - before[1], sample.time - before[2]
+        samples = samples_trained - before[3]
+        if samples == 0 and joules >= 0.0:
+            self._before = before  # in a step
+        elif samples > 0 and 0.0 <= joules < math.inf and 0.0 <= seconds < math.inf:
+            ledger.add_energy(precision, joules, seconds, samples)
 
 
 def median(values: Collection[float]) -> float | None:

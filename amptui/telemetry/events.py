@@ -36,17 +36,10 @@ from amptui.records.run import (
     StepSkipped,
     Validated,
 )
-from amptui.telemetry.finding import Finding, FindingReported
-from amptui.telemetry.health import (
-    judge_trace,
-    judge_xray,
-    least_agreeing,
-)
+from amptui.telemetry.finding import FindingReported
+from amptui.telemetry.health import judge_trace, judge_xray
 from amptui.telemetry.scaling import ScalerWatch
 from amptui.telemetry.trouble import SkipRow, Storm, with_ranks
-
-XRAY_WORST_LAYERS = 8
-"""The event of an X-ray keeps so many layers, those that agree least."""
 
 MAX_LABEL = 40
 """Characters of what an optimizer is called; a name that is longer is cut."""
@@ -66,14 +59,6 @@ EventKind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XRaySummary:
-    """An X-ray with its ``XRAY_WORST_LAYERS`` only, and what all of them come to."""
-
-    record: XRayTaken
-    finding: Finding
-
-
 Happening = (
     RunStarted
     | PrecisionChanged
@@ -81,7 +66,7 @@ Happening = (
     | SkipRow
     | Storm
     | ModulesTraced
-    | XRaySummary
+    | XRayTaken
     | FindingReported
     | PrecisionsCompared
     | EpochFinished
@@ -141,8 +126,6 @@ def optimizer_of(about: Happening) -> str | None:
 
 def _record_of(about: Happening) -> Any:
     """The record that it is about, the newest of several."""
-    if isinstance(about, XRaySummary):
-        return about.record
     return about.last if isinstance(about, SkipRow | Storm) else about
 
 
@@ -166,13 +149,6 @@ def cut_label(name: str) -> str:
     return name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…"
 
 
-def summary_of_xray(record: XRayTaken) -> XRaySummary:
-    """The verdict on an X-ray, and the layers that agree least."""
-    worst = least_agreeing(record.layers)[:XRAY_WORST_LAYERS]
-    summary = replace(record, layers=tuple(worst), operators=(), output_dtypes={})
-    return XRaySummary(record=summary, finding=judge_xray(record))
-
-
 def is_repeated(about: Happening, before: Happening) -> bool:
     """Whether the same happened as ``before`` but for the time; what belongs to a step never does."""
     if isinstance(about, Printed):
@@ -191,8 +167,9 @@ def severity_of(about: Happening) -> Severity:
 _SEVERITIES: Mapping[type[Any], Callable[[Any], Severity]] = {
     Note: lambda note: note.severity,
     ModulesTraced: lambda trace: judge_trace(trace).severity,
+    XRayTaken: lambda xray: judge_xray(xray).severity,
     **dict.fromkeys(
-        (SkipRow, Storm, XRaySummary, FindingReported),
+        (SkipRow, Storm, FindingReported),
         lambda about: about.finding.severity,
     ),
     RunResumed: lambda resumed: "warning" if resumed.restarts > 0 else "info",

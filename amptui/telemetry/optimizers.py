@@ -13,10 +13,9 @@ from amptui.records import findings
 from amptui.records import run as records
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.steps import Column, Steps, are_finite, joined
-from amptui.telemetry.comparison import PrecisionLedger, low_precision_now
+from amptui.telemetry.comparison import GpuWatch, PrecisionLedger, low_precision_now
 from amptui.telemetry.events import cut_label
 from amptui.telemetry.flops import FlopsWatch
-from amptui.telemetry.gpu_use import GpuWatch
 from amptui.telemetry.history import Metrics, Tracks, rate_series
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
 from amptui.telemetry.pace import Pace

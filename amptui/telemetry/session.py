@@ -15,9 +15,9 @@ from amptui.records.codec import Codec
 from amptui.records.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.steps import Steps, in_batches
-from amptui.telemetry.events import EventLog, summary_of_xray
+from amptui.telemetry.comparison import INTERRUPTIONS
+from amptui.telemetry.events import EventLog
 from amptui.telemetry.finding import Finding, FindingReported
-from amptui.telemetry.gpu_use import INTERRUPTIONS
 from amptui.telemetry.health import UnderflowWatch, judge_window, judge_xray_underflow
 from amptui.telemetry.optimizers import FIRST, Optimizers, OptimizerSteps
 from amptui.telemetry.pace import RunningTime, judge_start
@@ -180,9 +180,7 @@ class Session:
                     steps.ledger.add_peak(allocator.precision, allocator.peak_allocated_bytes)
         # What several optimizers do between two samples cannot be told apart.
         training = self._facts.state == "running" and (phase is None or phase.phase == "training") and alone
-        use = first.gpu.add(record, run, training=training, samples_trained=first.samples_trained)
-        if use is not None:
-            first.ledger.add_gpu_use(use)
+        first.gpu.add(record, run, first.ledger, training=training, samples_trained=first.samples_trained)
 
     def _change_precision(self, steps: OptimizerSteps, record: records.PrecisionChanged) -> None:
         steps.switches.switch(record.step, record.current)
@@ -228,7 +226,7 @@ class Session:
 
     def _take_xray(self, record: findings.XRayTaken) -> None:
         self._optimizers.first.numerics.xray = record
-        self._log.add(summary_of_xray(record))
+        self._log.add(record)
         if (finding := judge_xray_underflow(record)) is not None:
             self._report_underflow(record.time, finding, hypothetical=False)  # float16 ran in it
 

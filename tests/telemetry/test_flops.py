@@ -10,8 +10,8 @@ import pytest
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
 from amptui.records.findings import FlopsCounted
 from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, Record
+from amptui.telemetry.comparison import MIN_ENERGY_SECONDS
 from amptui.telemetry.flops import flops_now, peak_flops
-from amptui.telemetry.gpu_use import MIN_SECONDS
 from amptui.telemetry.view import PrecisionFlops
 from tests.builders import changed, fold
 from tests.diagnosis.wording import table
@@ -226,7 +226,7 @@ INTERRUPTED: list[list[Record]] = [
 
 @pytest.mark.parametrize("interruption", INTERRUPTED, ids=lambda records: type(records[0]).__name__)
 def test_what_passes_between_two_looks_still_interrupts_the_training(interruption: list[Record]) -> None:
-    looks = [second(number, 512.0) for number in range(int(MIN_SECONDS) + 1)]
+    looks = [second(number, 512.0) for number in range(int(MIN_ENERGY_SECONDS) + 1)]
     assert energies(*flat(looks)) == {"fp32": pytest.approx(20.0)}
     looks[5] = [*interruption, *looks[5]]
     assert energies(*flat(looks)) == {"fp32": None}, "a second of the ten is missing"
@@ -239,7 +239,7 @@ def test_what_passes_between_two_looks_still_interrupts_the_training(interruptio
 
 @pytest.mark.parametrize("joules", [None, math.nan, math.inf])
 def test_a_counter_that_is_missing_tells_nothing_of_two_seconds(joules: float | None) -> None:
-    looks = [second(number, 512.0) for number in range(int(MIN_SECONDS) + 3)]
+    looks = [second(number, 512.0) for number in range(int(MIN_ENERGY_SECONDS) + 3)]
     looks[5][-1] = device(105.0, "fp32", None, energy_joules=joules)
     assert energies(*flat(looks[:-1])) == {"fp32": None}
     assert energies(*flat(looks)) == {"fp32": pytest.approx(20.0)}
