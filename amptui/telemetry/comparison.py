@@ -1,4 +1,4 @@
-"""Statistics of each precision of a run and its use of the GPU, and a low precision's gain with enough steps."""
+"""Statistics and use of the GPU of each precision, and a low precision's gain once there are enough steps."""
 
 import math
 from collections import deque
