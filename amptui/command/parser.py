@@ -29,9 +29,6 @@ _MONITORS = r"(watch|observe|PrecisionMonitor|Precision)"
 MAX_ROUNDS = 24
 """Rounds of a benchmark or an A/B test at most."""
 
-FRAMES_PER_SECOND_RANGE = (0.01, 1000.0)
-"""From a frame in 100 s to far more than any terminal shows."""
-
 _GPUS = ("cuda", "xpu", "mps")
 """The types of devices with a number: NVIDIA's and AMD's, Intel's, Apple's. Kept here without torch."""
 
@@ -77,8 +74,6 @@ def precision(text: str, choices: Sequence[str] = PRECISIONS) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-_LOW_FPS, _HIGH_FPS = FRAMES_PER_SECOND_RANGE
-
 positive_int = _number(int, "a whole number above 0", lambda value: value >= 1, _MAX_INT)
 positive_ints = _several(positive_int)
 rounds = _number(int, "a whole number above 0", lambda value: value >= 1, MAX_ROUNDS)
@@ -91,9 +86,7 @@ seed = _number(int, "a whole number from 0 to 2^64 - 1", lambda value: 0 <= valu
 positive_float = _number(float, "a number above 0", lambda value: 0 < value < math.inf)
 seconds_or_never = _number(float, "a number of seconds, or 0", lambda value: 0 <= value < math.inf)
 finite_float = _number(float, "a finite number", math.isfinite)
-frames_per_second = _number(
-    float, f"a number from {_LOW_FPS:g} to {_HIGH_FPS:,g}", lambda value: _LOW_FPS <= value <= _HIGH_FPS
-)
+frames_per_second = _number(float, "a number from 0.01 to 1,000", lambda value: 0.01 <= value <= 1000)
 precisions = _several(precision)
 
 
@@ -145,10 +138,9 @@ class Parser(argparse.ArgumentParser):
         if self.splits_script:
             args, own = self._split(args)
         if "--compile" in self._option_string_actions:
-            # Each bare one with its mode: argparse, which allows `--co`, would take any word that follows.
-            names = {"--compile"[:length] for length in range(len("--co"), len("--compile") + 1)}
+            # A bare one with its mode: argparse would take any word that follows.
             args = [
-                "--compile=default" if word in names and following not in _COMPILE_CHOICES else word
+                "--compile=default" if word == "--compile" and following not in _COMPILE_CHOICES else word
                 for word, following in zip_longest(args, args[1:])
             ]
         options, unknown = super().parse_known_args(args, namespace)

@@ -322,7 +322,6 @@ def test_a_kept_run_is_exported_by_its_folder_or_by_being_the_newest(
     [
         (["mnist-deep"], None),
         (["--compile", "mnist-deep"], "default"),
-        (["--comp", "mnist-deep", "--seed", "3"], "default"),
         (["mnist-deep", "--compile", "--seed", "3"], "default"),
         (["--compile", "reduce-overhead", "mnist-deep"], "reduce-overhead"),
         (["mnist-deep", "--compile=max-autotune"], "max-autotune"),

@@ -50,10 +50,6 @@ class Evidence:
     race: LossRace | None = None
     """The losses from the same start."""
 
-    def without(self, precision: str, why: Exclusion) -> "Evidence":
-        """The same with an excluded precision."""
-        return replace(self, exclusions={**self.exclusions, precision: why})
-
     def lacking(self, what: str, why: str) -> "Evidence":
         """The same, and that something could not be measured; the first reason counts."""
         return replace(self, missing={what: why, **self.missing})

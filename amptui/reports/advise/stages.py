@@ -304,4 +304,5 @@ class Stages:
     def _exclude(self, precision: str, why: Exclusion) -> None:
         if precision in self._candidates:
             self._candidates.remove(precision)
-            self._evidence = self._evidence.without(precision, why)
+            exclusions = {**self._evidence.exclusions, precision: why}
+            self._evidence = replace(self._evidence, exclusions=exclusions)

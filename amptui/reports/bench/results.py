@@ -84,11 +84,6 @@ class Measured:
         return flops and flops_now(flops.counted, row.step_seconds, self.view.run, row.samples_per_second)
 
     @property
-    def failed(self) -> Mapping[str, str]:
-        """The precisions whose first step failed, each with the error."""
-        return self.view.compared.failed if self.view.compared is not None else {}
-
-    @property
     def cards(self) -> list[str]:
         """The sentences to quote."""
         return result_cards(self.view.compared, self.view.run) if self.view.compared is not None else []
@@ -172,7 +167,7 @@ def _size_lines(size: Measured) -> list[str]:
     lines += table_lines(_columns(compared, size), compared.rows)
     if size.error:
         lines.append(f"ended early: {size.error}")
-    lines += _not_measured(size.failed, "failed in its first step: ")
+    lines += _not_measured(compared.failed, "failed in its first step: ")
     lines += _not_measured(
         {
             row.precision: f"the scaler skipped {units.count(row.skipped)}"
@@ -253,7 +248,7 @@ def _size_json(size: Measured, compile_mode: str | None) -> dict[str, Any]:
         "joules_per_1000_samples": {
             row.precision: row.joules_per_1000_samples for row in size.view.comparison.rows
         },
-        "failed": size.failed,
+        "failed": {} if compared is None else compared.failed,
         "error": None if size.error is None else str(size.error),
         **({} if compile_mode is None else {"compile_seconds": size.compile_seconds}),
     }

@@ -66,26 +66,11 @@ def compile_checks() -> list[Check]:
 
 def machine_checks() -> list[Check]:
     """Cores, memory and shared memory: in a container, less than the machine has."""
-    shared = [check_shared_memory()] if sys.platform == "linux" else []  # elsewhere it has no folder
-    memory = min((limit for limit, _ in memory_limits()), default=None)
-    return [check_cores(read_cores()), check_memory(memory), *shared]
-
-
-def thread_checks() -> list[Check]:
-    """Torch's thread count against the number of cores."""
     import torch
 
-    return [check_threads(torch.get_num_threads(), read_cores())]
-
-
-def check_cores(cores: Cores) -> Check:
-    """How many cores this process may use."""
-    text = f"{counted(cores.usable, 'core')} available"
-    if cores.usable < cores.machine:
-        text = f"{cores.usable} of {counted(cores.machine, 'core')} available"
-    if cores.limit is not None and cores.limit < cores.allowed:
-        text += f" (container limit {cores.limit:g})"
-    return fact("cores", text)
+    shared = [check_shared_memory()] if sys.platform == "linux" else []  # elsewhere it has no folder
+    memory = min((limit for limit, _ in memory_limits()), default=None)
+    return [check_threads(torch.get_num_threads(), read_cores()), check_memory(memory), *shared]
 
 
 def check_threads(threads: int, cores: Cores) -> Check:
@@ -93,7 +78,10 @@ def check_threads(threads: int, cores: Cores) -> Check:
 
     Fewer threads than half of the cores leave some idle: torch starts one for each physical core.
     """
-    text = f"torch uses {counted(threads, 'thread')} on {counted(cores.usable, 'core')}"
+    usable = f"{cores.usable} of " if cores.usable < cores.machine else ""
+    text = f"torch uses {counted(threads, 'thread')} on {usable}{counted(cores.machine, 'core')}"
+    if cores.limit is not None and cores.limit < cores.allowed:
+        text += f" (container limit {cores.limit:g})"
     if threads > cores.usable:
         hint = f"set OMP_NUM_THREADS={cores.usable}: more threads than cores slow each other down"
         return poor("threads", text, hint)
@@ -140,33 +128,21 @@ def terminal_checks() -> list[Check]:
     from amptui.base.text import terminal_speaks_utf8
 
     is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    term = os.environ.get("TERM", "")
-    return [
-        check_terminal(term, is_terminal=is_terminal),
-        check_characters(term, utf8=terminal_speaks_utf8()),
-    ]
+    return [check_terminal(os.environ.get("TERM", ""), is_terminal=is_terminal, utf8=terminal_speaks_utf8())]
 
 
-def check_terminal(term: str, *, is_terminal: bool) -> Check:
-    """Whether there is a terminal that can show the screen; elsewhere `amptui train` writes plain lines."""
+def check_terminal(term: str, *, is_terminal: bool, utf8: bool) -> Check:
+    """Whether there is a terminal that can show the screen, and its dots and lines of Unicode."""
     if not is_terminal:
         return fact("terminal", "not a terminal: amptui writes plain lines")
     if term in ("", "dumb"):
         words = f"TERM={term}" if term else "TERM is not set"
         hint = "set TERM=xterm-256color"
         return poor("terminal", f"{words}: amptui writes plain lines instead of the screen", hint)
-    return fine("terminal", f"TERM={term}")
-
-
-def check_characters(term: str, *, utf8: bool) -> Check:
-    """Whether there are the Unicode dots and lines that the screen draws curves with."""
-    if utf8:
-        return fine("characters", "UTF-8")
-    if term == "linux":
-        text = "the Linux console's font has no braille: the screen uses ASCII"
-        return poor("characters", text, "use a graphical terminal or SSH")
-    hint = "set LC_ALL=C.UTF-8 if the terminal supports UTF-8"
-    return poor("characters", "the locale is not UTF-8: the screen uses ASCII", hint)
+    if not utf8:
+        hint = "set LC_ALL=C.UTF-8; the Linux console has no braille, use a graphical terminal or SSH"
+        return poor("terminal", f"TERM={term}, without UTF-8: the screen uses ASCII", hint)
+    return fine("terminal", f"TERM={term}, UTF-8")
 
 
 # ------------------------------------------------------------------------------------- folders

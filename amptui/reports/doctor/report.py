@@ -33,8 +33,7 @@ SECTIONS: Sequence[Section] = (
     ("CUDA", True, gpus.cuda_checks),
     ("GPUs", True, gpus.gpu_checks),
     ("precisions", True, precisions.precision_checks),
-    ("processors and memory", False, machine.machine_checks),
-    ("processors and memory", True, machine.thread_checks),
+    ("processors and memory", True, machine.machine_checks),
     ("terminal", False, machine.terminal_checks),
     ("folders", False, machine.storage_checks),
 )

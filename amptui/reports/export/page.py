@@ -28,9 +28,6 @@ from amptui.telemetry.session import Session
 from amptui.telemetry.timing import judge_gain, judge_limit
 from amptui.telemetry.view import SessionView
 
-MAX_RANKS = 64
-"""Rows of ranks, the slowest of more."""
-
 EVENTS_IN_SIGHT = 20
 """The newest events, which are visible at once; the others open on a click."""
 
@@ -273,10 +270,8 @@ def ranks(view: SessionView) -> Card | None:
     note = "no numbers of the ranks in the journal"
     if seen.step is not None:
         note = f"Times are medians of the last {seen.samples} samples up to step {units.count(seen.step)}."
-        if len(seen.rows) > MAX_RANKS:
-            note += f" The {MAX_RANKS} slowest of {units.count(seen.world_size)} ranks have a row."
     rows = table(
-        seen.slowest_first[:MAX_RANKS] if len(seen.rows) > MAX_RANKS else seen.rows,
+        seen.rows,
         (
             ("rank", lambda row: str(row.rank)),
             ("device", lambda row: "" if row.place is None else row.place.name),

@@ -14,8 +14,6 @@ from amptui.records.samples import GpuSample
 from amptui.reports.doctor.check import Check
 from amptui.reports.doctor.gpus import NvmlLook, check_gpu, check_limits, check_nvml, check_unused_cuda
 from amptui.reports.doctor.machine import (
-    check_characters,
-    check_cores,
     check_memory,
     check_shared_memory,
     check_terminal,
@@ -75,8 +73,6 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "memory in use": lambda: memory_used(90 * GIB),
     "memory nearly full": lambda: memory_used(91 * GIB),
     "memory unknown": lambda: memory_used(None),
-    "limited cores": lambda: check_cores(Cores(machine=64, allowed=64, limit=1.5)),
-    "cores": lambda: check_cores(Cores(machine=8, allowed=8, limit=None)),
     "too many threads": lambda: check_threads(32, Cores(machine=64, allowed=64, limit=4.0)),
     "one thread": lambda: check_threads(1, Cores(machine=16, allowed=16, limit=None)),
     "no shared memory": lambda: check_shared_memory(Path("/none")),
@@ -86,12 +82,10 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "not measured": lambda: check_precision("bf16", "no memory", 512, "fp32"),
     "no torchao": lambda: check_float8("torchao is not installed", "Tesla T4 does not multiply float8"),
     "emulated float8": lambda: check_float8("", "Tesla T4 does not multiply float8"),
-    "no TERM": lambda: check_terminal("", is_terminal=True),
-    "xterm": lambda: check_terminal("xterm-256color", is_terminal=True),
-    "no terminal": lambda: check_terminal("xterm", is_terminal=False),
-    "UTF-8": lambda: check_characters("xterm", utf8=True),
-    "no UTF-8": lambda: check_characters("xterm", utf8=False),
-    "the Linux console": lambda: check_characters("linux", utf8=False),
+    "no TERM": lambda: check_terminal("", is_terminal=True, utf8=True),
+    "xterm": lambda: check_terminal("xterm-256color", is_terminal=True, utf8=True),
+    "no terminal": lambda: check_terminal("xterm", is_terminal=False, utf8=True),
+    "no UTF-8": lambda: check_terminal("linux", is_terminal=True, utf8=False),
 }
 
 

@@ -72,7 +72,6 @@ CARDS: dict[str, Callable[[], Card | None]] = {
     "X-ray": lambda: cards.xray(numerics_views.xrayed()),
     "events": lambda: cards.events(eventful()),
     "8 ranks, slow input": lambda: cards.ranks(special_views.of_ranks(8, "input")),
-    "1,024 ranks, slow compute": lambda: cards.ranks(special_views.of_ranks(1024, "compute")),
     "8 ranks in trouble": lambda: cards.ranks(special_views.RANKED["8 ranks in trouble"]()),
     "ranks without numbers": lambda: cards.ranks(special_views.unsampled()),
 }
