@@ -1,4 +1,4 @@
-"""Experiments that leave the range of a precision."""
+"""An experiment whose weights are lost."""
 
 import math
 from typing import Any
@@ -7,15 +7,6 @@ import torch
 from torch import nn
 
 from tests.recipes.limits import Limits
-
-
-class Outliers(Limits):
-    """Activations of 400,000 in front of a norm: they leave float16's range in the forward pass."""
-
-    def build_model(self) -> nn.Module:
-        large = nn.Linear(16, 16)
-        nn.init.constant_(large.weight, 5e4)
-        return nn.Sequential(nn.Flatten(), large, nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4))
 
 
 class LateNaN(Limits):

@@ -45,10 +45,6 @@ while True:
     optimizer.step()
 """
 
-NO_LOSSES = ("--loss-steps", "0")
-"""Leaves out the race of losses, which takes all of the time that is left."""
-
-
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -97,16 +93,6 @@ def interrupted(scratch: Path, precision: str, *words: str) -> str:
 
 
 # -------------------------------------------------------------------------------- models, as nightly
-
-
-@pytest.mark.nightly
-def test_fp16_is_not_recommended_where_its_range_is_left(warm: WarmSource) -> None:
-    lines = advise(warm, f"{EXPERIMENTS}:Outliers", "--precisions", "bf16,fp16", *NO_LOSSES)
-    assert lines["recommended"] in ("fp32", "bf16")
-    fp16 = of(lines, "fp16")
-    if fp16["excluded"] is None or fp16["excluded"]["kind"] != "slow":
-        assert fp16["answer"]["safety"] in ("warning", "error")
-        assert fp16["answer"]["cause"]["subject"] == "overflow"
 
 
 @pytest.mark.nightly
