@@ -14,7 +14,7 @@ from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.rank_numbers import RANK_NUMBERS
 from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
-from amptui.diagnosis.words import SIGNS, SUBJECTS, explanation, long_words
+from amptui.diagnosis.words import SIGNS, SUBJECTS, long_words
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.run import EpochFinished, Record, RunFailed, RunFinished, Validated, reference_precision
 from amptui.records.steps import Steps
@@ -25,7 +25,6 @@ from amptui.telemetry.comparison import ordered
 from amptui.telemetry.health import underflowing_share
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
-from amptui.telemetry.timing import judge_gain, judge_limit
 from amptui.telemetry.view import SessionView
 
 EVENTS_IN_SIGHT = 20
@@ -291,11 +290,6 @@ def time_spent(view: SessionView) -> Card | None:
     """The parts of a step by precision, what the steps wait for, and what another precision can gain."""
     if not view.timings:
         return None
-    lines: list[Words] = []
-    for timing in view.timings:
-        gain = judge_gain(timing, view.timings, view.comparison, ranks=view.world_size)
-        why = explanation(judge_limit(timing, ranks=view.world_size))
-        lines.append([chip(timing.precision), f" {long_words(gain)}" + (f" ({why})" if why else "")])
     seconds = {
         timing.precision: {
             phase.name: phase.host_seconds if phase.device_seconds is None else phase.device_seconds
@@ -305,7 +299,8 @@ def time_spent(view: SessionView) -> Card | None:
     }
     note = "Medians of timed steps, on the GPU's clock where there is one, otherwise on the host's."
     rows = _by_precision(seconds, milliseconds)
-    return "where the time goes", rows, ("verdict", lines), ("note", [note])
+    limits = speed.limit_lines(view, {timing.precision for timing in view.timings})
+    return "where the time goes", rows, ("verdict", limits), ("note", [note])
 
 
 def memory_spent(view: SessionView) -> Card:
