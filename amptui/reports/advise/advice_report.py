@@ -278,8 +278,6 @@ def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView)
             yield f"fp16 needs {scaler}; save its state in checkpoints"
         if about.loss is None:
             yield "not measured: whether it reaches FP32's final loss; use `amptui compare`"
-        elif about.loss.state == "same" and about.loss.numbers["seeds"] == MIN_SEEDS:
-            yield "two seeds show only large differences in the loss; use more --minutes to train more seeds"
     for other in candidates:
         if other.answer is not None and other is not about and advice.precision != "fp32":
             # Errors, and also warnings of a faster FP8.

@@ -16,7 +16,7 @@ from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.reports.compare.welch import MIN_SEEDS, mean_difference
 from amptui.telemetry.finding import Finding, Grade
 
-AIMED_SEEDS, MAX_SEEDS = 3, 5
+LEAST_SEEDS, MAX_SEEDS = 3, 5
 """Two seeds show only differences of 16 standard deviations, three show those of 4: rather than two long
 trainings in each precision, three shorter ones."""
 
@@ -106,21 +106,15 @@ def race(
 ) -> LossRace:
     """Train every precision, FP32 first, with one seed after the other, while there is time for another one.
 
-    As many of ``steps`` as there is time for with ``AIMED_SEEDS``, or else with ``MIN_SEEDS``;
-    ``round_seconds``: one step in every precision. ``train`` takes a precision, a seed's number from 0 on and
-    the steps. A precision that failed, or whose loss is not finite, is trained no further; if that is FP32,
-    nothing is left to compare with.
+    As many of ``steps`` as there is time for with ``LEAST_SEEDS``; ``round_seconds``: one step in every
+    precision. ``train`` takes a precision, a seed's number from 0 on and the steps. A precision that failed,
+    or whose loss is not finite, is trained no further; if that is FP32, nothing is left to compare with.
     """
     left = seconds_left()
-    affordable = {
-        seeds: steps if round_seconds <= 0 else min(steps, int(left / seeds / round_seconds))
-        for seeds in (AIMED_SEEDS, MIN_SEEDS)
-    }
-    seeds = next((seeds for seeds in affordable if affordable[seeds] >= min(steps, MIN_LOSS_STEPS)), 0)
-    if not seeds:
-        more = math.ceil(MIN_SEEDS * MIN_LOSS_STEPS * round_seconds - left)
+    steps = min(steps, int(left / LEAST_SEEDS / max(round_seconds, 1e-9)))
+    if steps < MIN_LOSS_STEPS:
+        more = math.ceil(LEAST_SEEDS * MIN_LOSS_STEPS * round_seconds - left)
         return LossRace(steps=0, why_not=f"not enough time left: {more} s more needed")
-    steps = affordable[seeds]
     finals: dict[str, list[float]] = {name: [] for name in precisions}
     failed: dict[str, str] = {}
     troubles: dict[str, Finding] = {}
@@ -141,6 +135,6 @@ def race(
                 failed[precision] = end.error
             if precision == precisions[0] and (end.loss is None or not math.isfinite(end.loss)):
                 return finished(why_not=f"FP32 with seed {seed}: {end.error or 'the loss is not finite'}")
-        if seed + 1 >= seeds and clock() - began > seconds_left():
+        if seed + 1 >= LEAST_SEEDS and clock() - began > seconds_left():
             break
     return finished()
