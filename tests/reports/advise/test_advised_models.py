@@ -138,7 +138,7 @@ def test_ctrl_c_prints_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_script_is_driven_and_stopped(warm: WarmSource, tmp_path: Path) -> None:
     script, own = tmp_path / "trains.py", tmp_path / "own.txt"
     script.write_text(SCRIPT.format(steps=10**9, pause=0))
-    lines = advise(warm, str(script), str(own), device=(), minutes=0.1)
+    lines = advise(warm, str(script), str(own), device=())
     assert "amptui stops it after the measurement" in lines["errors"]
     assert own.read_text() == "mine"
     bf16 = of(lines, "bf16")
