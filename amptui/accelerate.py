@@ -21,7 +21,7 @@ from amptui.loops.script.guard import harmless
 from amptui.loops.script.script import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.recipe.precision import unsupported_precisions
 from amptui.recipe.request import Fp8Recipe
-from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, PRECISIONS, parse_precision
+from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision
 
 _T = TypeVar("_T")
 
@@ -94,7 +94,7 @@ class AcceleratorMonitor(FrameworkMonitor):
         self._optimizers: list[Optimizer] = []
         self._is_open = False
         unsupported = unsupported_precisions(accelerator.device)
-        first_choices = [name for name in PRECISIONS if name not in FP8_PRECISIONS]
+        first_choices = [name for name in PRECISIONS if name != "fp8"]
         precision = precision and parse_precision(precision, first_choices)
         for name in filter(None, (precision, self._asked_amp)):
             check_precision(name, unsupported)

@@ -66,7 +66,7 @@ from tests.tiny import Log, Tiny, prepare, train
 prepared = prepare(Tiny(epochs=1))
 train(prepared, Log())
 print("torchao" in sys.modules)
-print(prepared.precisions["fp8-emulated"].reason_not_to_enter())
+print(prepared.precisions["fp8"].reason_not_to_enter())
 print("torchao" in sys.modules)
 """
 

@@ -52,8 +52,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         "--precision",
         type=precision,
         choices=PRECISIONS,
-        help="precision to start in; ieee is FP32 with TF32 off, fp8 is emulated without hardware for it "
-        "(default: fp32)",
+        help="precision to start in; ieee is FP32 with TF32 off (default: fp32)",
     )
     add(
         "--amp-dtype",

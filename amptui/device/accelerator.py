@@ -29,8 +29,8 @@ class Capabilities:
     peak_memory: bool = False
     """The allocator knows its peak, and not only what it holds now."""
     float64: bool = False
-    float8: Literal["", "emulated", "hardware"] = ""
-    """What FP8 can be at best. Empty: its tensors hold no float8 numbers, as far as amptui knows."""
+    float8: bool = False
+    """Whether torch multiplies float8 on some of them."""
     triton: bool = False
     """``torch.compile`` makes its kernels with Triton; elsewhere it needs a C++ compiler."""
     graph_capture: bool = False
@@ -41,21 +41,20 @@ class Capabilities:
     """What AMP means unless somebody says otherwise."""
 
 
-_CPU = Capabilities(title="CPU", float64=True, float8="emulated", amp="bf16")
+_CPU = Capabilities(title="CPU", float64=True, float8=True, amp="bf16")
 
 _ASYNCHRONOUS: dict[str, Any] = {
     "timed_events": True,
     "peak_memory": True,
     "float64": True,
-    "float8": "emulated",
     "triton": True,
 }
 
-_NVIDIA = Capabilities(title="CUDA", **_ASYNCHRONOUS | {"float8": "hardware"}, graph_capture=True, tf32=True)
+_NVIDIA = Capabilities(title="CUDA", **_ASYNCHRONOUS, float8=True, graph_capture=True, tf32=True)
 
 _ROCM = Capabilities(title="ROCm", **_ASYNCHRONOUS, graph_capture=True)
 """An MI300 multiplies float8, but in formats of its own (``float8_e4m3fnuz``), and amptui was never run on
-one: FP8 is emulated."""
+one."""
 
 _XPU = Capabilities(title="XPU", **_ASYNCHRONOUS | {"float64": False}, amp="bf16")
 """Some of Intel's GPUs have no float64 (Arc A), and there torch's GradScaler fails (pytorch issue 147731).

@@ -8,11 +8,9 @@ from amptui.diagnosis.speed import round_words, running
 from amptui.records.answers import RequestKind, RequestMade, RequestRefused
 from amptui.records.run import (
     AMP_PRECISIONS,
-    FP8_PRECISIONS,
     PRECISIONS,
     PhaseChanged,
     RunStarted,
-    is_emulated,
     reference_precision,
 )
 from amptui.telemetry.comparison import BASELINES
@@ -89,20 +87,20 @@ def compared_precisions(view: SessionView) -> tuple[str, ...]:
     """What ``c`` compares: FP8 with its reference while it runs; else FP32 or TF32 with the run's AMP."""
     if view.run is None:
         return ()
-    if view.precision in FP8_PRECISIONS:
+    if view.precision == "fp8":
         return reference_precision(view.precision), view.precision
     amp = _last_ran(view.run, view, AMP_PRECISIONS) or view.run.amp_precision
     return _last_ran(view.run, view, BASELINES) or "fp32", amp
 
 
 def unsupported_requests(view: SessionView) -> frozenset[RequestKind]:
-    """What a key would ask for in vain: the device does not support the precisions, or does not time them."""
+    """What a key would ask for in vain: the device does not support the precisions."""
     if view.run is None:
         return frozenset()
     refused: set[RequestKind] = set()
     if switch_target(view) in view.run.unsupported:
         refused.add("precision")
-    if any(name in view.run.unsupported or is_emulated(name) for name in compared_precisions(view)):
+    if any(name in view.run.unsupported for name in compared_precisions(view)):
         refused.add("comparison")
     return frozenset(refused)
 

@@ -24,7 +24,7 @@ from amptui.diagnosis.words import (
 )
 from amptui.records.codec import Codec
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision, reference_precision
+from amptui.records.run import LOW_PRECISIONS, base_precision, reference_precision
 from amptui.telemetry.comparison import LITTLE_SPEED, MIN_STEPS, low_precision_now
 from amptui.telemetry.finding import Finding, Grade, Measurement
 from amptui.telemetry.view import SessionView
@@ -219,8 +219,8 @@ def no_amp_words(precision: str | None) -> str:
 
 def question_words(precision: str | None) -> str:
     """``AMP verdict``, or that on FP8."""
-    # Emulated is said beside it; a forged journal's own names are neither.
-    family = "FP8" if base_precision(precision or "") in FP8_PRECISIONS else "AMP"
+    # A forged journal's own names are neither.
+    family = "FP8" if base_precision(precision or "") == "fp8" else "AMP"
     return f"{family} verdict"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from amptui.records.findings import PrecisionMeasured, is_old
-from amptui.records.run import FP8_PRECISIONS, base_precision, reference_precision
+from amptui.records.run import base_precision, reference_precision
 from amptui.telemetry.comparison import compare, judge_held_back, judge_speed, references
 from amptui.telemetry.finding import Finding, Freshness, Measurement, never_measured
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray, judge_xray_underflow
@@ -57,11 +57,8 @@ def has_failed_in_float16(overflow: Finding) -> bool:
 
 
 def worth_findings(question: Question) -> tuple[Finding, ...]:
-    """One finding each on speed, memory and limit: ``emulated`` if FP8 is, which then has none of them."""
-    tally, precision = question.comparison, question.precision
-    if tally.missing == "emulated":
-        subjects = ("speed", "memory", "limit")
-        return tuple(never_measured(subject, precision, state="emulated") for subject in subjects)
+    """One finding each on speed, memory and limit."""
+    tally = question.comparison
     limit = _limit(question, tally)
     return _speed(question, tally, limit), _memory(question, tally), limit
 
@@ -172,7 +169,7 @@ def safety_findings(question: Question) -> tuple[Finding, ...]:
     underflows = small.state == "underflows" and small.grade == "warning"
     if underflows and agreement.grade == "error" and agreement.about == "fp16":
         small = replace(small, grade="error")  # it explains why gradients disagree, and comes before that
-    of_float16 = () if question.precision in FP8_PRECISIONS else (small,)
+    of_float16 = () if question.precision == "fp8" else (small,)
     return overflow, _forward(question), *of_float16, agreement, _loss(question), _weights(question)
 
 

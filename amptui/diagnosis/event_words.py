@@ -303,11 +303,10 @@ def _stack_lines(event: FindingReported) -> list[str]:
 
 
 def float8_layers(record: Float8Layers) -> str:
-    """``FP8 emulated, tensorwise: 16 of 17 layers in float8, computed in float32``."""
+    """``FP8, tensorwise: 16 of 17 layers in float8``."""
     layers = units.counted(record.layers + record.left_out_count, "layer")
     what = f"{units.count(record.layers)} of {layers} in float8"
-    emulated = ", computed in float32" if record.emulated else ""
-    return f"{precision_label(record.precision)}, {record.recipe}: {what}{emulated}"
+    return f"{precision_label(record.precision)}, {record.recipe}: {what}"
 
 
 def float8_details(record: Float8Layers) -> list[str]:

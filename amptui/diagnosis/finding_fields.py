@@ -6,7 +6,7 @@ from decimal import ROUND_DOWN, Decimal
 
 from amptui.base import units
 from amptui.diagnosis.labels import family_label, layer_label, parallel_words, precision_label, short_label
-from amptui.records.run import FP8_PRECISIONS, base_precision
+from amptui.records.run import base_precision
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import LARGEST_FLOAT16
 
@@ -71,7 +71,7 @@ def _most(finding: Finding) -> str:
 def _can_speed_up(finding: Finding) -> str:
     if finding.precision == finding.about:
         return "forward and backward still take"
-    most = " at most" if finding.about in FP8_PRECISIONS else ""  # FP8 has Linear layers only
+    most = " at most" if finding.about == "fp8" else ""  # FP8 has Linear layers only
     return f"{family_label(finding.about)} can speed up{most}"
 
 

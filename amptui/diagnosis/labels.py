@@ -24,7 +24,6 @@ _SIGNS: Mapping[str, tuple[str, str]] = {
     "fp16": ("H", "AMP fp16"),  # H and D as in half and double precision
     "bf16": ("B", "AMP bf16"),
     "fp8": ("8", "FP8"),
-    "fp8-emulated": ("E", "FP8 emulated"),
     "fp16 weights": ("h", "fp16 weights"),
     "bf16 weights": ("b", "bf16 weights"),
     "float8 layers": ("L", "float8 layers"),
@@ -42,7 +41,7 @@ def precision_label(name: str) -> str:
 
 
 def short_label(name: str) -> str:
-    """``fp16`` for ``fp16``, ``FP8 emulated`` for ``fp8-emulated``: beside others, without AMP."""
+    """``fp16`` for ``fp16``, ``FP8`` for ``fp8``: beside others, without AMP."""
     return precision_label(name).removeprefix("AMP ")
 
 

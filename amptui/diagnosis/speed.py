@@ -6,7 +6,7 @@ from amptui.base import units
 from amptui.diagnosis.labels import compared_label, precision_label
 from amptui.diagnosis.words import explained_words, long_words, speed_words
 from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import RunStarted, base_precision, is_emulated
+from amptui.records.run import RunStarted, base_precision
 from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, judge_speed
 from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.memory import LITTLE_MEMORY, judge_memory, judge_memory_use
@@ -15,9 +15,6 @@ from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 
 PROVISIONAL = "~"
 """Marks figures from warm-up steps, or from too few other steps."""
-
-EMULATED = "emulated"
-"""In the row of emulated FP8, in place of time and memory."""
 
 NO_STEPS = "no steps yet"
 
@@ -95,28 +92,21 @@ def blocks_words(blocks: int, result: PrecisionsCompared) -> str:
 
 
 def of_steps(stats: PrecisionStats, figure: str, missing: str = units.NOT_MEASURED) -> str:
-    """A figure from measured or, marked, warm-up steps; none from a single one of these: it loads kernels.
-
-    Emulated steps have none: they would be taken for FP8's.
-    """
-    if is_emulated(stats.precision):
-        return EMULATED
+    """A figure from measured or, marked, warm-up steps; none from a single one of these: it loads kernels."""
     if figure == units.NOT_AVAILABLE or 0 < stats.provisional_steps < MIN_PROVISIONAL_STEPS:
         return missing
     return f"{PROVISIONAL}{figure}" if stats.provisional_steps else figure
 
 
 def peak_words(stats: PrecisionStats, missing: str = units.NOT_MEASURED) -> str:
-    """Its peak memory; that of emulated steps is not FP8's."""
-    if stats.peak_allocated_bytes is None:
-        return missing
-    return EMULATED if is_emulated(stats.precision) else units.number_of_bytes(stats.peak_allocated_bytes)
+    """Its peak memory."""
+    peak_bytes = stats.peak_allocated_bytes
+    return missing if peak_bytes is None else units.number_of_bytes(peak_bytes)
 
 
 def provisional_lines(comparison: Comparison) -> list[str]:
     """What ``~`` means in the table: the steps behind it; empty if no figure is provisional."""
-    rows = [row for row in comparison.rows if not is_emulated(row.precision)]
-    marked = [row for row in rows if row.provisional_steps >= MIN_PROVISIONAL_STEPS]
+    marked = [row for row in comparison.rows if row.provisional_steps >= MIN_PROVISIONAL_STEPS]
     counts = [f"{row.provisional_steps:,} in {precision_label(row.precision)}" for row in marked]
     return [f"{PROVISIONAL} from warm-up steps: {', '.join(counts)}"] if counts else []
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from amptui.base import units
 from amptui.diagnosis.labels import precision_label
-from amptui.records.run import LOW_PRECISIONS, is_emulated
+from amptui.records.run import LOW_PRECISIONS
 from amptui.telemetry.view import PrecisionFlops
 
 MIN_SHARE = 0.1
@@ -50,7 +50,7 @@ def flops_line(flops: PrecisionFlops) -> str:
 def flops_hints(precisions: Sequence[PrecisionFlops]) -> list[str]:
     """What keeps operations in AMP and FP8 from the Tensor Cores' full speed, a sentence each.
 
-    If no count stands for the steps, that instead. Emulated float8 uses no Tensor Cores.
+    If no count stands for the steps, that instead.
     """
     on_gpu = [flops for flops in precisions if flops.on_gpu]
     if any(flops.counted.shapes_vary for flops in on_gpu):
@@ -62,7 +62,7 @@ def flops_hints(precisions: Sequence[PrecisionFlops]) -> list[str]:
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         hints = [f"FLOP/s are a lower bound: no formula for {', '.join(names[:MAX_NAMES])}{more}"]
     for flops in precisions:
-        if flops.counted.precision in LOW_PRECISIONS and not is_emulated(flops.counted.precision):
+        if flops.counted.precision in LOW_PRECISIONS:
             hints += _hints(flops)
     return list(dict.fromkeys(hints))
 

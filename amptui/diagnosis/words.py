@@ -251,7 +251,6 @@ _NO_SPEED: Mapping[str, _Wording] = {
     "no steps": "no steps yet",
     "unsupported": ("{label} is not supported on this device", "{label} not supported"),
     "observed": ("{family} needs watch() in the script", "needs watch()"),
-    "emulated": ("its times are not FP8's", "emulated"),
 }
 """Why there is no speed-up, and what to press."""
 
@@ -297,7 +296,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     },
     "memory": {
         **dict.fromkeys(("less", "more", "same"), ("{less_percent} peak memory", "{less_percent}")),
-        "emulated": ("says nothing about memory", "emulated"),
     },
     "memory use": {
         "before AMP": f"AMP can shrink only activations, {{activations}} of {{peak}}; {_STORED}",
@@ -315,11 +313,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
         "unknown": "most of the memory is probably weights, gradients and optimizer state, which stay FP32",
     },
     "limit": {
-        "emulated": (
-            "its times are not FP8's",
-            "emulated",
-            "computed in float32",
-        ),
         "too few steps": "too few steps timed yet",
         "compute": (
             "compute-bound[: {can} {step_share} of the step][: at most {most}]",

@@ -14,15 +14,14 @@ from torch.optim import Optimizer
 from amptui.guest.monitor import Monitor, checked_integer, close_monitors_of
 from amptui.loops.script.script import Pairs, SwitchedAmp, WatchedScript, models_of, named_optimizers
 from amptui.loops.script.switched_optimizer import ComputeLoss, SwitchedOptimizer
-from amptui.recipe.float8 import supported_float8
 from amptui.recipe.precision import amp_of, unsupported_precisions
 from amptui.recipe.request import FP8_RECIPES, Fp8Recipe
 from amptui.recipe.sharding import sharded_dtype
 from amptui.recipe.trained import NamedOptimizer
-from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision, precision_option
+from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision
 
 AmpName = Literal["fp16", "bf16", "float16", "bfloat16"]
-PrecisionName = Literal[AmpName, "fp32", "float32", "ieee", "tf32", "fp8", "fp8-emulated"]
+PrecisionName = Literal[AmpName, "fp32", "float32", "ieee", "tf32", "fp8"]
 
 
 def watch(  # noqa: PLR0913 - options by name, as in torch
@@ -49,7 +48,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
 
     In ``fp8`` the Linear layers of the models are torchao's float8 layers, by its ``fp8_recipe``: the same
     objects with the same parameters. In other precisions, and once the monitor is closed, they are what they
-    were. ``fp8`` is ``fp8-emulated`` on a device that does not multiply float8.
+    were.
 
     ``scaler``: one whose scale and settings :attr:`AmpMonitor.scaler` starts with. ``clip_norm``: the largest
     norm of the gradients, for :meth:`AmpMonitor.step`. ``samples_per_step``: how many samples one optimizer
@@ -72,7 +71,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     device = next((parameter.device for parameter in first.model.parameters()), torch.device("cpu"))
     check_fp8_recipe(fp8_recipe)
     unsupported = {**_what_cannot_scale(pairs), **unsupported_precisions(device)}
-    first_precision = supported_float8(parse_precision(precision), unsupported)
+    first_precision = parse_precision(precision)
     asked_amp, usual_amp = checked_amp(amp), "bf16" if "fp16" in unsupported else None
     for name in (first_precision, asked_amp or first_precision):
         check_precision(name, unsupported)
@@ -96,7 +95,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     )
     try:
         if why := switched.begin(first_precision):
-            raise ValueError(f"precision {precision_option(precision)}: {why}")
+            raise ValueError(f"precision {first_precision}: {why}")
         return AmpMonitor(script, clip_norm=clip_norm, start_step=start_step)
     except BaseException:  # Ctrl+C, or an alarm of the script's
         switched.leave_float8()
@@ -117,7 +116,7 @@ def checked_amp(name: str | None) -> str | None:
 def check_precision(name: str, unsupported: Mapping[str, str]) -> None:
     """Raise ValueError with the reason why it is ``unsupported``, if it is."""
     if name in unsupported:
-        raise ValueError(f"precision {precision_option(name)}: {unsupported[name]}")
+        raise ValueError(f"precision {name}: {unsupported[name]}")
 
 
 def _what_cannot_scale(pairs: Iterable[NamedOptimizer]) -> dict[str, str]:

@@ -23,7 +23,6 @@ from amptui.loops.script.script import ObservedScript, SwitchedAmp, WatchedScrip
 from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.recipe.precision import amp_of, unsupported_precisions
 from amptui.recipe.trained import NamedOptimizer
-from amptui.records.run import FP8_PRECISIONS
 
 FirstPrecision = Literal[AmpName, "fp32", "float32", "ieee", "tf32"]
 """What a framework's loop may begin in; the screen switches it to any."""
@@ -34,7 +33,7 @@ OWN_NAMES = {"32-true": "fp32", "16-mixed": "fp16", "bf16-mixed": "bf16"}
 LIGHTNING_NAMES = {
     **{own: lightning for lightning, own in OWN_NAMES.items()},
     **dict.fromkeys(("ieee", "tf32"), "32-true"),
-    **dict.fromkeys(FP8_PRECISIONS, "bf16-mixed"),
+    "fp8": "bf16-mixed",
 }
 """What Lightning calls each precision: FP8 as what it is but for the Linear layers."""
 

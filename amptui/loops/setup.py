@@ -33,7 +33,7 @@ from amptui.loops.compilation import (
 from amptui.loops.strategy import Ranks, Strategy
 from amptui.probes.snapshot import Generators, Snapshot
 from amptui.recipe.experiment import Experiment
-from amptui.recipe.float8 import float8_linears, supported_float8
+from amptui.recipe.float8 import float8_linears
 from amptui.recipe.lr_schedule import LrSchedule
 from amptui.recipe.precision import (
     Precision,
@@ -311,7 +311,7 @@ def choose(request: TrainRequest) -> Choices:
     if request.compile_mode is not None and (missing := missing_for_compile(device)) is not None:
         raise DeviceError(f"--compile needs a compiler: {missing.what}", hint=missing.hint)
     unsupported = unsupported_precisions(device)
-    precision = supported_float8(request.precision or "fp32", unsupported)
+    precision = request.precision or "fp32"
     amp_precision = amp_of(device, precision, request.amp_precision)
     for name in (precision, amp_precision):
         check_supported(name, unsupported, resumes=request.resume)

@@ -14,7 +14,6 @@ from amptui.monitor.ab_test import MAX_ROUNDS, ABTest
 from amptui.monitor.warm_up import WarmUp
 from amptui.probes.memory import AllocatorWatch
 from amptui.probes.snapshot import before_step
-from amptui.recipe.float8 import NO_SPEED
 from amptui.recipe.precision import Precision
 from amptui.recipe.trained import Trained
 from amptui.records.control import ComparisonRequest, Control, PendingRequest, PrecisionRequest
@@ -92,7 +91,7 @@ class PrecisionSwitch:
         self.settled = False
         """Whether the warm-up of this stretch is over."""
         self._noted_waits = False
-        self._told_float8: set[str | None] = set()
+        self._told_float8 = False
 
     @property
     def on_trial(self) -> bool:
@@ -183,9 +182,9 @@ class PrecisionSwitch:
         if self.precision.scales and not self._noted_waits:
             self._note_waits()
         precision, linears = self.precision, self.precision.linears
-        if precision.float8 is not None and precision.float8 not in self._told_float8:
+        if precision.float8 and not self._told_float8:
             assert linears is not None, "a float8 precision has layers"
-            self._told_float8.add(precision.float8)
+            self._told_float8 = True
             first_step = step + 1 - self._steps  # a script's first step is made before anything is told
             self._emit(linears.record(step=first_step, precision=precision.name))
 
@@ -312,9 +311,6 @@ class PrecisionSwitch:
             self._control.refuse(comparison, "comparison running")
             return
         if any(self._is_unsupported(name, comparison) for name in precisions):
-            return
-        if any(self._trained.precisions[name].float8 == "emulated" for name in precisions):
-            self._control.refuse(comparison, "unavailable", NO_SPEED)
             return
         if running is not None:
             self._stop_ab_test(step)

@@ -24,7 +24,7 @@ from amptui.probes.probe import dtype_name, tensors_in
 from amptui.recipe.float8 import quiet_loggers
 from amptui.recipe.precision import Precision, Tf32Flags
 from amptui.records.findings import FlopsCounted, UnalignedProduct
-from amptui.records.run import FP8_PRECISIONS, Note, base_precision
+from amptui.records.run import Note, base_precision
 
 MAX_PRODUCTS = 3
 """Unaligned products that one record names; all count in its sum."""
@@ -375,7 +375,7 @@ class FlopSchedule:
         self._vary = self._vary or bool(others - {count.flops})
         self._newest = replace(count, samples=inputs.samples, shapes_vary=self._vary)
         self._emit(self._newest)
-        is_float8 = base_precision(count.precision) not in FP8_PRECISIONS or "float8" in count.flops_by_type
+        is_float8 = base_precision(count.precision) != "fp8" or "float8" in count.flops_by_type
         if not is_float8 and not self._no_float8_reported:
             self._no_float8_reported = True
             text = (

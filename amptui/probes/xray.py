@@ -34,7 +34,7 @@ _UNCOUNTED = frozenset(
 """A view whose schema does not say so, and allocations that nothing is written to."""
 
 _PRODUCTS = frozenset({"mm", "addmm", "_scaled_mm"})
-"""What multiplies float8 numbers, on hardware and emulated."""
+"""What multiplies float8 numbers, and others."""
 
 Gradients = Mapping[Tensor, Tensor]
 """Gradients by parameter; those that the backward pass did not reach are missing."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,8 @@ from amptui.device.accelerator import capabilities, properties
 from amptui.recipe.request import FP8_RECIPES
 from amptui.recipe.sharding import is_sharded
 from amptui.records.findings import Float8Layers, FloatHindrance, LayerLeftOut
-from amptui.records.run import FP8_PRECISIONS
 
-Float8Form = Literal["hardware", "emulated"]
-"""Whether the device multiplies float8 numbers, or float32 products of such numbers stand for it."""
-
-FORM_MARK = "_amptui_float8_form"
+MARK = "_amptui_float8"
 """An attribute of each layer in float8. Compiled code of the layer's own class is not used for it by that:
 Dynamo looks at the attributes of a layer, and in torch 2.9 not at its class."""
 
@@ -43,8 +39,6 @@ NO_TORCHAO = "torchao is not installed: pip install 'amptui[fp8]'"
 
 OWN_FLOAT8 = "layers of the model are torchao's float8 layers already"
 
-NO_SPEED = "emulated float8 is computed in float32: its time says nothing about FP8"
-
 _MIN_CAPABILITY = (8, 9)
 """The first with Tensor Cores for float8: Ada, then Hopper (CUDA C++ Programming Guide)."""
 
@@ -56,25 +50,15 @@ _WEIGHT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def why_no_float8(device: torch.device) -> dict[str, str]:
-    """The float8 precisions that ``device`` does not support, each with a short reason; no model is asked."""
+    """``fp8`` with a short reason if ``device`` does not support it; no model is asked."""
     if importlib.util.find_spec("torchao") is None:
-        return dict.fromkeys(FP8_PRECISIONS, NO_TORCHAO)
-    kind = capabilities(device)
-    if not kind.float8:
-        return dict.fromkeys(FP8_PRECISIONS, f"{kind.title} has no float8 numbers, as far as amptui knows")
-    if kind.float8 == "emulated":
-        return {"fp8": "amptui's FP8 needs an NVIDIA GPU"}
+        return {"fp8": NO_TORCHAO}
+    if not capabilities(device).float8:
+        return {"fp8": "amptui's FP8 needs an NVIDIA GPU or a CPU"}
     facts = properties(device)
-    if facts.compute_capability is not None and facts.compute_capability >= _MIN_CAPABILITY:
+    if device.type == "cpu" or (facts.compute_capability or (0, 0)) >= _MIN_CAPABILITY:
         return {}
     return {"fp8": f"{facts.name} does not multiply float8, which needs compute capability 8.9"}
-
-
-def supported_float8(precision: str, unsupported: Mapping[str, str]) -> str:
-    """``fp8-emulated`` for ``fp8`` where only that works; other names are returned unchanged."""
-    if precision == "fp8" and precision in unsupported and "fp8-emulated" not in unsupported:
-        return "fp8-emulated"
-    return precision
 
 
 def float8_linears(
@@ -83,12 +67,12 @@ def float8_linears(
     unsupported: Mapping[str, str],
 ) -> tuple["Float8Linears | None", dict[str, str]]:
     """What can multiply in float8 here, None if nothing; and ``unsupported`` with this model's reasons."""
-    if all(name in unsupported for name in FP8_PRECISIONS):
+    if "fp8" in unsupported:
         return None, dict(unsupported)
     linears = Float8Linears(model, recipe)
     if not linears.hindrance:
         return linears, dict(unsupported)
-    return None, {**unsupported, **dict.fromkeys(FP8_PRECISIONS, linears.hindrance)}
+    return None, {**unsupported, "fp8": linears.hindrance}
 
 
 def is_float8_layer(module: object) -> bool:
@@ -121,46 +105,45 @@ class Float8Linears:
         self.hindrance = ""
         """Why nothing can multiply in float8; empty if something can."""
         self._models = dict(model) if isinstance(model, Mapping) else {"": model}
-        self._classes: dict[Float8Form | None, type[nn.Linear]] = {None: nn.Linear}
-        self.form: Float8Form | None = None
-        """How they multiply now; None if not in float8."""
+        self._float8_class: type[nn.Linear] | None = None
+        self.is_on = False
+        """Whether they multiply in float8 now."""
         self._look_for_layers()
 
-    def prepare(self, form: Float8Form | None) -> str:
-        """Import torchao for ``form``, which takes seconds; return why that fails, in a line.
+    def prepare(self) -> str:
+        """Import torchao, which takes seconds; return why that fails, in a line.
 
         Layers that the models have got since are looked for.
         """
-        if form is None:
-            return ""
-        if self.form is None:
+        if not self.is_on:
             self._look_for_layers()
-        if self.hindrance or form in self._classes:
+        if self.hindrance or self._float8_class is not None:
             return self.hindrance
         try:
             # Importing torchao tells of deprecations between it and torch (torch 2.13 and torchao 0.18), and
             # of extensions that were built for another torch, which float8 training does not use.
             with quiet_loggers("torch.utils._pytree", "torchao"):
-                layer_class = _float8_class(self.recipe, form)
+                layer_class = _float8_class(self.recipe)
             _try_once(layer_class, next(iter(self.linears.values())).weight.device)
-            self._classes[form] = layer_class
+            self._float8_class = layer_class
         except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
             return one_line(f"torchao cannot be used: {type(error).__name__}: {error}")
         return ""
 
-    def become(self, form: Float8Form | None) -> None:
-        """Multiply as ``form`` says from the next call on; it must have been prepared."""
-        form = None if self.hindrance else form
-        if form == self.form:
+    def become(self, *, on: bool) -> None:
+        """Multiply in float8 from the next call on, for which it must have been prepared, or no longer."""
+        on = on and not self.hindrance
+        if on == self.is_on:
             return
-        classes = set(self._classes.values())
+        kind = self._float8_class if on else nn.Linear
+        assert kind is not None, "it has been prepared"
         for linear in self.linears.values():
-            linear.__dict__.pop(FORM_MARK, None)
-            if type(linear) in classes:  # else a script has made something else of it
-                linear.__class__ = self._classes[form]
-                if form is not None:
-                    linear.__dict__[FORM_MARK] = form
-        self.form = form
+            linear.__dict__.pop(MARK, None)
+            if type(linear) in (nn.Linear, self._float8_class):  # else a script has made something else of it
+                linear.__class__ = kind
+                if on:
+                    linear.__dict__[MARK] = True
+        self.is_on = on
 
     def follow(self, models: Mapping[str, nn.Module]) -> bool:
         """Take the layers of ``models`` from now on; others, if there are any, leave float8.
@@ -171,21 +154,21 @@ class Float8Linears:
             models[name] is model for name, model in self._models.items()
         ):
             return False
-        form = self.form
-        self.become(None)
+        was_on = self.is_on
+        self.become(on=False)
         self._models = dict(models)
         self._look_for_layers()
-        self.become(form)
+        self.become(on=was_on)
         return True
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Within it the layers may change as they like; afterwards they multiply as before."""
-        before = self.form
+        before = self.is_on
         try:
             yield
         finally:
-            self.become(before)
+            self.become(on=before)
 
     def record(self, *, step: int, precision: str) -> Float8Layers:
         """What takes part, as ``precision`` begins with ``step``."""
@@ -195,7 +178,6 @@ class Float8Linears:
             step=step,
             precision=precision,
             recipe=self.recipe,
-            emulated=self.form == "emulated",
             layers=len(self.linears),
             names=tuple(self.linears)[:MAX_NAMES],
             parameters=sum(parameter.numel() for parameter in parameters),
@@ -227,9 +209,9 @@ class Float8Linears:
             self.hindrance = "" if self.linears else NO_LAYER
 
 
-def torchao_trouble(recipe: str | None = None, form: Float8Form = "emulated") -> str:
+def torchao_trouble(recipe: str | None = None) -> str:
     """Why torchao cannot make float8 layers here, in a line; empty if it can. Importing it takes seconds."""
-    return Float8Linears(nn.Linear(_ALIGNMENT, _ALIGNMENT), recipe).prepare(form)
+    return Float8Linears(nn.Linear(_ALIGNMENT, _ALIGNMENT), recipe).prepare()
 
 
 def _hindrance(module: nn.Module) -> FloatHindrance | None:
@@ -260,14 +242,14 @@ def quiet_loggers(*names: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _float8_class(recipe: str, form: Float8Form) -> type[nn.Linear]:
+def _float8_class(recipe: str) -> type[nn.Linear]:
     """Torchao's layer, for as long as the run is in FP8, in every call that autocast would make bfloat16."""
     from torchao.float8 import Float8LinearConfig
     from torchao.float8.float8_linear import Float8Linear as Layer
 
     config = Float8LinearConfig.from_recipe_name(recipe)
     # A step's last batch may have any number of rows, which are the inner size of the weight's gradient.
-    config = replace(config, emulate=form == "emulated", pad_inner_dim=form == "hardware")
+    config = replace(config, pad_inner_dim=True)
 
     class Float8Linear(Layer):  # type: ignore[misc]  # torchao has no types
         def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as nn.Linear calls it
@@ -286,8 +268,7 @@ def _float8_class(recipe: str, form: Float8Form) -> type[nn.Linear]:
                 # There torchao's casts are taken apart.
                 with torch.inference_mode(mode=False), torch.no_grad():
                     return self.forward(input)
-            # torchao scales no transposed rows, and knows CUDA's autocast alone: any would round the factors
-            # of emulated products, already in float8's numbers, to bfloat16.
+            # torchao scales no transposed rows, and knows CUDA's autocast alone.
             rounded = input.to(torch.get_autocast_dtype(kind)).contiguous()
             with torch.autocast(kind, enabled=False):
                 output: Tensor = Layer.forward(self, rounded)
@@ -297,7 +278,7 @@ def _float8_class(recipe: str, form: Float8Form) -> type[nn.Linear]:
 
         def __reduce_ex__(self, _protocol: object) -> tuple[Any, ...]:
             """What is copied or saved is a plain Linear layer: nothing would lead it out of FP8 again."""
-            plain = {name: value for name, value in vars(self).items() if name != FORM_MARK}
+            plain = {name: value for name, value in vars(self).items() if name != MARK}
             return nn.Linear, (1, 1, False, "meta"), plain  # on "meta" no random numbers are drawn
 
     # What torchao adds to its layers becomes the class's, so that a layer keeps its own attributes.

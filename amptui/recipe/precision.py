@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 
 from amptui.base.errors import UsageError
 from amptui.device.accelerator import capabilities, properties
-from amptui.recipe.float8 import Float8Form, Float8Linears, why_no_float8
-from amptui.records.run import AMP_PRECISIONS, MIN_SOUND_SCALE, PRECISIONS, precision_option
+from amptui.recipe.float8 import Float8Linears, why_no_float8
+from amptui.records.run import AMP_PRECISIONS, MIN_SOUND_SCALE, PRECISIONS
 
 _ON_GPUS = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 
@@ -111,12 +111,12 @@ class Precision:
         device: torch.device,
         scaler: GradScaler,
         dtype: torch.dtype | None = None,
-        float8: Float8Form | None = None,
+        float8: bool = False,
     ) -> None:
         self.name = name
         self.scaler = scaler
         self.float8 = float8
-        """How Linear layers multiply in float8; None if they do not."""
+        """Whether Linear layers multiply in float8."""
         self.first_scale = scaler.get_scale()
         """The loss scale that a run starts with."""
         self._flags = flags
@@ -137,12 +137,12 @@ class Precision:
 
     def reason_not_to_enter(self) -> str:
         """Why this precision cannot be entered after all; empty if it can. Call it before the first time."""
-        return "" if self.linears is None else self.linears.prepare(self.float8)
+        return self.linears.prepare() if self.linears is not None and self.float8 else ""
 
     def enter(self) -> None:
         """Set the process's flags, and what Linear layers do, for steps in this precision."""
         if self.linears is not None:
-            self.linears.become(self.float8)
+            self.linears.become(on=self.float8)
         self._flags.apply()
 
     def backward(self, loss: Tensor) -> None:
@@ -216,8 +216,7 @@ class Fp16(Precision):
 def build_precisions(device: torch.device, scaler: GradScaler) -> dict[str, Precision]:
     """Every precision by name, sharing one scaler; call before entering any of them.
 
-    bfloat16 has the range of float32 and needs no loss scale. In FP8 Linear layers multiply in float8, on the
-    GPU's Tensor Cores or, emulated on any device, in float32 of numbers rounded to float8.
+    bfloat16 has the range of float32 and needs no loss scale. In FP8 Linear layers multiply in float8.
     """
     flags = Tf32Flags.current()
     flags.apply()
@@ -228,8 +227,7 @@ def build_precisions(device: torch.device, scaler: GradScaler) -> dict[str, Prec
         make("tf32", flags.with_tf32()),
         Fp16("fp16", flags, device=device, scaler=scaler, dtype=torch.float16),
         make("bf16", flags, dtype=half),
-        make("fp8", flags, dtype=half, float8="hardware"),
-        make("fp8-emulated", flags, dtype=half, float8="emulated"),
+        make("fp8", flags, dtype=half, float8=True),
     )
     return {precision.name: precision for precision in precisions}
 
@@ -265,14 +263,14 @@ def check_supported(precision: str, unsupported: Mapping[str, str], *, resumes: 
     if precision in unsupported:
         others = ", ".join(name for name in PRECISIONS if name not in unsupported)
         hint = "resume the run where that is supported" if resumes else f"use one of {others}"
-        raise UsageError(f"precision {precision_option(precision)}: {unsupported[precision]}", hint=hint)
+        raise UsageError(f"precision {precision}: {unsupported[precision]}", hint=hint)
 
 
 def check_enterable(precision: Precision, unsupported: Mapping[str, str]) -> None:
     """Raise UsageError if the model cannot be trained in ``precision``, now that it is built."""
     check_supported(precision.name, unsupported)
     if why := precision.reason_not_to_enter():
-        raise UsageError(f"precision {precision_option(precision.name)}: {why}", hint="use --precision bf16")
+        raise UsageError(f"precision {precision.name}: {why}", hint="use --precision bf16")
 
 
 def current_scale(scaler: GradScaler) -> Tensor:

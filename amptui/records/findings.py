@@ -334,8 +334,6 @@ class Float8Layers:
     precision: str
     recipe: str
     """torchao's."""
-    emulated: bool
-    """The products have float8's numbers but are computed in float32: their speed means nothing."""
     layers: int
     names: tuple[str, ...]
     """The first of them, bounded in number; "" is the model itself."""

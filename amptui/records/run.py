@@ -32,7 +32,7 @@ FORM = 12
 """Of journals, of a session's state, and of what a run and its screens say to each other: counted up when an
 amptui with another form could no longer read one of them."""
 
-PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16", "fp8", "fp8-emulated")
+PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16", "fp8")
 """Every precision that can be switched to, in the order in which tables show them."""
 
 PRECISION_ORDER = (*PRECISIONS, *OTHER_PRECISIONS)
@@ -41,10 +41,7 @@ PRECISION_ORDER = (*PRECISIONS, *OTHER_PRECISIONS)
 AMP_PRECISIONS = ("fp16", "bf16")
 """The precisions that are automatic mixed precision."""
 
-FP8_PRECISIONS = ("fp8", "fp8-emulated")
-"""``bf16`` whose Linear layers multiply in float8: on the hardware, or with its numbers on any device."""
-
-LOW_PRECISIONS = (*AMP_PRECISIONS, *FP8_PRECISIONS)
+LOW_PRECISIONS = (*AMP_PRECISIONS, "fp8")
 """The precisions of which AMP is a part: forward passes under autocast."""
 
 
@@ -62,12 +59,7 @@ def parse_precision(name: str, choices: Sequence[str] = PRECISIONS) -> str:
 
 def reference_precision(precision: str) -> str:
     """What a low precision is judged against: ``fp32`` for AMP; ``bf16`` for FP8, which builds on it."""
-    return "bf16" if base_precision(precision) in FP8_PRECISIONS else "fp32"
-
-
-def is_emulated(precision: str) -> bool:
-    """Whether float32 products stand for those of FP8: time and memory say nothing of it."""
-    return base_precision(precision) == "fp8-emulated"
+    return "bf16" if base_precision(precision) == "fp8" else "fp32"
 
 
 EAGER_SUFFIX = " eager"
@@ -88,11 +80,6 @@ def base_precision(name: str) -> str:
 def precision_place(name: str) -> int:
     """Its place in tables; other names come last."""
     return PRECISION_ORDER.index(name) if name in PRECISION_ORDER else len(PRECISION_ORDER)
-
-
-def precision_option(name: str) -> str:
-    """What options call it: FP8 has one name, whichever form of it this device has."""
-    return "fp8" if name in FP8_PRECISIONS else name
 
 
 Severity = Literal["info", "warning", "error"]

@@ -19,7 +19,6 @@ from amptui.records.run import (
     RunResumed,
     RunStarted,
     base_precision,
-    is_emulated,
     precision_place,
     reference_precision,
 )
@@ -352,8 +351,6 @@ def compare(rows: Sequence[PrecisionStats], precision: str = "") -> Comparison:
         baseline=baseline.precision if baseline else None,
         low=low.precision if low else precision or None,
     )
-    if is_emulated(precision):
-        return replace(comparison, missing="emulated")
     if baseline is None or low is None:
         return replace(comparison, missing="low" if baseline else "baseline" if low else "steps")
     speedup = _ratio(baseline.mean_step_seconds, low.mean_step_seconds)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from amptui.records.findings import FlopsCounted
-from amptui.records.run import EAGER_SUFFIX, RunStarted, base_precision, is_emulated, precision_place
+from amptui.records.run import EAGER_SUFFIX, RunStarted, base_precision, precision_place
 from amptui.telemetry.view import PrecisionFlops, PrecisionStats
 
 _ONE_TYPE = {"ieee": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16"}
@@ -70,12 +70,11 @@ def flops_now(
 ) -> PrecisionFlops:
     """What the counted operations of a sample come to at this rate on a GPU; a CPU has no speed here.
 
-    Where samples are not known, every step counts as one of ``step_seconds``. Emulated float8 has no speed:
-    what counts as a float8 product is computed in float32.
+    Where samples are not known, every step counts as one of ``step_seconds``.
     """
     on_gpu = run is not None and run.device.startswith("cuda")
     speed = peak = None
-    if run is not None and on_gpu and not is_emulated(counted.precision):
+    if run is not None and on_gpu:
         peak = peak_flops(run.device_name, counted.flops_by_type)
         if samples_per_second and counted.samples:
             step_seconds = counted.samples / samples_per_second

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from amptui.records.findings import MemoryBreakdown
-from amptui.records.run import AMP_PRECISIONS, FP8_PRECISIONS, base_precision, is_emulated
+from amptui.records.run import AMP_PRECISIONS, base_precision
 from amptui.telemetry.comparison import references
 from amptui.telemetry.finding import Finding, Grade
 
@@ -38,14 +38,9 @@ def judge_memory(ratio: float) -> Finding:
 def sides(
     memory: Sequence[MemoryBreakdown], low: str | None = None
 ) -> tuple[MemoryBreakdown | None, MemoryBreakdown | None]:
-    """The newest in bf16 and in FP8 if ``low`` is that, else the newest without AMP and with it.
-
-    None of emulated FP8, whose memory says nothing of it.
-    """
-    if is_emulated(low or ""):
-        return None, None
+    """The newest in bf16 and in FP8 if ``low`` is that, else the newest without AMP and with it."""
     newest_first = sorted(memory, key=lambda breakdown: -breakdown.step)
-    names = (low,) if low in FP8_PRECISIONS else AMP_PRECISIONS
+    names = ("fp8",) if low == "fp8" else AMP_PRECISIONS
     full = (one for one in newest_first if base_precision(one.precision) in references(names[0]))
     below = (one for one in newest_first if one.precision in names)
     return next(full, None), next(below, None)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from amptui.records.findings import PhaseSeconds, StepTimed
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision, is_emulated, precision_place
+from amptui.records.run import LOW_PRECISIONS, base_precision, precision_place
 from amptui.telemetry.comparison import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE, LITTLE_SPEED, compare, median
 from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.view import Comparison, PrecisionTiming
@@ -100,12 +100,9 @@ def judge_limit(timing: PrecisionTiming, *, about: str = "", ranks: int = 1) -> 
 
     The gain is at most 1 / (1 - p) for a share p of the step in forward and backward, if they took no time at
     all (Amdahl's law); input-bound, 1 / (share of the input). It is unknown where the weights are not
-    float32. Emulated steps take the time of other operations. ``about``: the precision in question, if that
-    is not the one that was timed.
+    float32. ``about``: the precision in question, if that is not the one that was timed.
     """
     phases, precision, busy = timing.phases, timing.precision, timing.utilization_percent
-    if is_emulated(precision):
-        return never_measured("limit", precision, state="emulated")
     if timing.steps < MIN_STEPS or sum(map(seconds_of, phases)) <= 0:
         return never_measured("limit", about, state="too few steps", precision=precision)
     state, numbers = _wait(phases, busy)
@@ -125,7 +122,7 @@ def judge_limit(timing: PrecisionTiming, *, about: str = "", ranks: int = 1) -> 
         numbers={
             "step_share": share if is_known or state in ("input", "communication") else None,
             # FP8 has Linear layers only.
-            "most": most if is_known and not (about in FP8_PRECISIONS and about != precision) else None,
+            "most": most if is_known and not (about == "fp8" != precision) else None,
             **numbers,
         },
         precision=precision,

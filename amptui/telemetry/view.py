@@ -223,9 +223,9 @@ class Comparison:
     """What ``low`` is judged against; None if none of those precisions ran."""
     low: str | None = None
     """The AMP precision or FP8 in question, which may have no row yet; None if no AMP ran."""
-    missing: Literal["", "steps", "low", "baseline", "more steps", "steady steps", "emulated"] = ""
+    missing: Literal["", "steps", "low", "baseline", "more steps", "steady steps"] = ""
     """Why there is no speed-up to show: no steps at all, none on one side, too few, or such that were
-    disturbed so much that median and mean disagree. Emulated FP8 has no speed and no memory."""
+    disturbed so much that median and mean disagree."""
     speedup: float | None = None
     """The baseline's mean step time over that of ``low``: above 1, ``low`` is faster. Only A/B runs have
     intervals."""

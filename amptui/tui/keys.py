@@ -80,7 +80,7 @@ def footer_hints(
     for key in keys:
         words = (paused and key.hint_paused) or key.hint
         if key.action == "toggle_precision" and switches_to:
-            words = precision_label(switches_to).removesuffix(" emulated").removeprefix("AMP ")
+            words = precision_label(switches_to).removeprefix("AMP ")
         if has_traceback and key.action == OPEN_OUTPUT:
             first.append((key.label, "traceback"))
         elif words and (several_optimizers or key.action != "next_optimizer"):

@@ -106,7 +106,6 @@ _PRECISION_STYLES = {
     "fp16": Style.FP16,
     "bf16": Style.BF16,
     "fp8": Style.FP8,
-    "fp8-emulated": Style.FP8,
     # As the numbers are of that type; their letters tell them from AMP.
     "fp16 weights": Style.FP16,
     "bf16 weights": Style.BF16,

@@ -21,12 +21,12 @@ STEPS = EPOCHS * STEPS_PER_EPOCH
 OVERFLOWS = (3, 4)
 """Steps of each epoch, counted from 1, whose inputs overflow float16."""
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8-emulated": torch.bfloat16}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 
 SWITCHES = {1: "fp32", 4: "bf16", 6: "fp16", 13: "ieee", 14: "fp16", 22: "bf16"}
 """From which step on which precision runs: the scale grows, and four steps are skipped."""
 
-FLOAT8_SWITCHES = {1: "fp32", 4: "fp8-emulated", 8: "bf16", 10: "fp8-emulated", 14: "fp16"}
+FLOAT8_SWITCHES = {1: "fp32", 4: "fp8", 8: "bf16", 10: "fp8", 14: "fp16"}
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,9 @@ class Truth:
 
 
 class InFloat8(nn.Module):
-    """A Linear layer that multiplies as float8 hardware does, emulated by torchao; the parameters are shared.
+    """A Linear layer that multiplies in float8 as torchao does; the parameters are shared.
 
-    Its operands are rounded to bfloat16 once; within autocast torchao would round the emulated ones again.
+    Its operands are rounded to bfloat16 once.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -189,7 +189,7 @@ class InFloat8(nn.Module):
         bare = nn.Linear(linear.in_features, linear.out_features, bias=False, device="meta")
         bare.weight, self.bias = linear.weight, linear.bias
         self.product = convert_to_float8_training(
-            nn.Sequential(bare), config=Float8LinearConfig(emulate=True)
+            nn.Sequential(bare), config=Float8LinearConfig(pad_inner_dim=True)
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ def train_by_hand(
     """
     situation, steps = training.situation, list[Step]()
     scaler = torch.amp.GradScaler("cpu", growth_interval=growth_interval)
-    has_float8 = "fp8-emulated" in situation.precisions.values()
+    has_float8 = "fp8" in situation.precisions.values()
     twin = in_float8(training.model) if has_float8 else training.model
     for epoch in range(EPOCHS) if monitor is None else monitor.epochs(EPOCHS):
         batches = iter(training.batches if monitor is None else monitor.steps(training.batches))
@@ -226,7 +226,7 @@ def train_by_hand(
             if len(taken := list(islice(batches, situation.accumulate))) < situation.accumulate:
                 break  # the watcher was asked to stop
             precision, lr = situation.precision(len(steps) + 1), training.optimizer.param_groups[0]["lr"]
-            model = twin if precision == "fp8-emulated" else training.model
+            model = twin if precision == "fp8" else training.model
             scales, scale = precision == "fp16", scaler.get_scale()
             loss, grad_norm = _step(training, taken, model, precision, scaler if scales else None)
             skipped = scales and scaler.get_scale() < scale

@@ -87,7 +87,7 @@ def by_hand(watcher: Watcher, situation: Situation) -> Truth:
 def test_weights_and_numbers_are_those_of_the_loop_by_hand(
     watcher: Watcher, situation: Situation, runs: Path, request: pytest.FixtureRequest
 ) -> None:
-    if "fp8-emulated" in situation.precisions.values():
+    if "fp8" in situation.precisions.values():
         request.getfixturevalue("usable_torchao")
     truth = by_hand(watcher, situation)
     wanted = situation.requests if watcher.switches else {}

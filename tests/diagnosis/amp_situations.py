@@ -200,7 +200,6 @@ SITUATIONS: Mapping[str, Callable[[], Records]] = {
     "fp8_beside_fp16_alone": lambda: in_float8("fp8", before="fp16"),
     "fp8_and_bf16_in_turns": fp8_and_bf16_in_turns,
     "bf16_after_fp8": lambda: [*in_float8("fp8"), make_switch(901, "fp8", "bf16"), *made(901, 1000, "bf16")],
-    "emulated_fp8_after_bf16": lambda: in_float8("fp8-emulated"),
     "fp8_that_agrees": lambda: [
         *in_float8("fp8"),
         samples.xray(890, precision="fp8", loss_scale=None),

@@ -71,7 +71,6 @@ def layers(**changes: Any) -> Float8Layers:
         step=4,
         precision="fp8",
         recipe="rowwise",
-        emulated=False,
         layers=3,
         names=("a", "b"),
         parameters=10,
@@ -165,9 +164,7 @@ EVENTS: dict[str, Sequence[Record]] = {
     "automatic trace": [OVERFLOWED],
     # ----------------------------------------------------------------------------------------- float8
     "layers in float8": [layers()],
-    "layers in emulated float8": [
-        layers(precision="fp8-emulated", emulated=True, layers=1, names=("a",), left_out=(), left_out_count=0)
-    ],
+    "one layer in float8": [layers(layers=1, names=("a",), left_out=(), left_out_count=0)],
     # ------------------------------------------------------------------------------------------ ranks
     "Inf found on one rank alone": [disagreement("found_inf", 0.0, 1.0)],
     "other scales on many ranks": [disagreement("loss scale", 1.0, *[2.0] * 8, count=12)],

@@ -123,7 +123,7 @@ XRAYS: Mapping[str, XRayTaken] = {
     "NaN loss in FP32 too": xray(loss_fp32=math.nan, loss_amp=math.nan),
     "zero loss": xray(loss_fp32=0.0, loss_amp=0.001),
     "differ in FP8": with_cosines(0.7, 0.999, precision="fp8", loss_scale=None),
-    "NaN gradients in emulated FP8": with_cosines(math.nan, precision="fp8-emulated", loss_scale=None),
+    "NaN gradients in FP8": with_cosines(math.nan, precision="fp8", loss_scale=None),
 }
 
 

@@ -44,7 +44,6 @@ TIMINGS: Mapping[str, PrecisionTiming] = {
     "launches to an idle device": timed(*HOST, device=ALIKE, busy=40.0),
     "nothing but forward and backward in AMP": timed(0.0, 0.4, 0.58, None, 0.02, precision="fp16"),
     "computation in FP8": timed(*HALF_FORWARD, precision="fp8"),
-    "emulated FP8": timed(*HALF_FORWARD, precision="fp8-emulated"),
     "weights in fp16": timed(*HALF_FORWARD, precision="fp16 weights"),
     "few steps": timed(*HALF_FORWARD, steps=MIN_STEPS - 1),
 }

@@ -86,11 +86,11 @@ def test_the_scripts_own_function_saves_and_its_failure_ends_no_training(runs: P
     assert len(of(StepRow, records(runs))) == 6
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp8-emulated"])
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
 def test_a_closure_that_fails_in_a_new_precision_runs_in_the_one_before(
     precision: str, runs: Path, request: pytest.FixtureRequest
 ) -> None:
-    if precision == "fp8-emulated":
+    if precision == "fp8":
         request.getfixturevalue("usable_torchao")
     bare = Own()
     expected = bare.state(bare.bare(10))

@@ -85,7 +85,7 @@ def test_the_models_of_all_named_optimizers_switch_together(runs: Path) -> None:
     with amptui.watch(pairs) as monitor:
         for step in range(1, 7):
             if step in (2, 4):
-                ask(monitor, PrecisionRequest("fp8-emulated" if step == 2 else "bf16"))
+                ask(monitor, PrecisionRequest("fp8" if step == 2 else "bf16"))
             for name, model in models.items():
                 with monitor.autocast():
                     loss = model(torch.randn(8, 16)).float().square().mean()
@@ -95,7 +95,7 @@ def test_the_models_of_all_named_optimizers_switch_together(runs: Path) -> None:
     journal = records(runs)
     for name, first_steps in (("", 2), ("c", 1)):  # a request is taken after a step of the first one
         steps = [step.precision for step in of(StepRow, journal) if step.optimizer == name]
-        assert steps == (["fp32"] * first_steps + ["fp8-emulated"] * 2 + ["bf16"] * (4 - first_steps))
+        assert steps == (["fp32"] * first_steps + ["fp8"] * 2 + ["bf16"] * (4 - first_steps))
     (layers,) = of(Float8Layers, journal)
     assert layers.names == ("g", "c.0")
     assert [layer.name for layer in layers.left_out] == ["c.1"]
@@ -143,11 +143,11 @@ def test_models_that_cannot_are_refused_with_the_reason(
     with amptui.watch(model, optimizer) as monitor:
         for step in range(3):
             if step == 1:
-                ask(monitor, PrecisionRequest("fp8-emulated"))
+                ask(monitor, PrecisionRequest("fp8"))
             with monitor.autocast():
                 loss = model(torch.randn(8, 16)).float().square().mean()
             monitor.backward(loss)
             monitor.step()
     (refused,) = of(RequestRefused, records(runs))
     assert (refused.reason, refused.detail) == ("unavailable", why)
-    assert of(RunStarted, records(runs))[0].unsupported["fp8-emulated"] == why
+    assert of(RunStarted, records(runs))[0].unsupported["fp8"] == why

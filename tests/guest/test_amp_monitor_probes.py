@@ -22,7 +22,7 @@ from tests.loops.compiled_runs import nothing_compiled
 from tests.own_loops import Form, Own, switches, watched_run
 
 
-@pytest.mark.parametrize(("precision", "compared"), [("fp32", "bf16"), ("fp8", "fp8-emulated")])
+@pytest.mark.parametrize(("precision", "compared"), [("fp32", "bf16"), ("fp8", "fp8")])
 def test_an_xray_runs_the_closures_again_and_changes_no_bit(
     precision: str, compared: str, runs: Path, request: pytest.FixtureRequest
 ) -> None:

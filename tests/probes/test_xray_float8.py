@@ -57,7 +57,7 @@ def in_float8(model: nn.Module, recipe: str) -> nn.Module:
     """``model``, of which torchao converts the layers that float8 can multiply."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-    config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=True)
+    config = replace(Float8LinearConfig.from_recipe_name(recipe), pad_inner_dim=True)
 
     def takes_part(module: nn.Module, _name: str) -> bool:
         return isinstance(module, nn.Linear) and not (module.in_features % 16 or module.out_features % 16)
@@ -87,10 +87,10 @@ def gradients_of(
 @pytest.mark.torch
 @pytest.mark.parametrize("recipe", ["rowwise", "tensorwise"])
 def test_all_figures_are_those_of_two_passes_of_ones_own(recipe: str) -> None:
-    prepared = trained(Tied(), precision="fp8-emulated", fp8_recipe=recipe)
+    prepared = trained(Tied(), precision="fp8", fp8_recipe=recipe)
     batch = first_batch(prepared)
     before = torch.get_rng_state()
-    record = take_xray(prepared, [batch], step=6, precision="fp8-emulated", loss_scale=None)
+    record = take_xray(prepared, [batch], step=6, precision="fp8", loss_scale=None)
     prepared.precisions["fp32"].enter()
     model = prepared.model
     model.zero_grad()
@@ -109,10 +109,10 @@ def test_all_figures_are_those_of_two_passes_of_ones_own(recipe: str) -> None:
     assert [(one.name, one.count) for one in record.operators if one.dtype == "float8"] == [("mm", 6)]
 
 
-@pytest.mark.parametrize("precision", ["fp8-emulated", "bf16"])
+@pytest.mark.parametrize("precision", ["fp8", "bf16"])
 def test_an_x_ray_in_fp8_changes_no_bit(precision: str) -> None:
     """Whichever precision runs: the layers stay the objects, and of the class, that they were."""
-    prepared = trained(Tied(), precision="fp8-emulated")
+    prepared = trained(Tied(), precision="fp8")
     prepared.precisions[precision].enter()
     batch = first_batch(prepared)
 
@@ -122,7 +122,7 @@ def test_an_x_ray_in_fp8_changes_no_bit(precision: str) -> None:
 
     before = everything()
     attributes = [dict(vars(module)) for module in prepared.model.modules()]
-    record = take_xray(prepared, [batch], step=6, precision="fp8-emulated", loss_scale=None)
+    record = take_xray(prepared, [batch], step=6, precision="fp8", loss_scale=None)
     assert everything() == before
     assert [vars(module).keys() for module in prepared.model.modules()] == [one.keys() for one in attributes]
     assert record.random

@@ -251,7 +251,7 @@ PROBES: Rounds = (
 
 FLOAT8: Rounds = [
     round_
-    for precision in ("fp8-emulated", "fp32", "fp8-emulated", "bf16")
+    for precision in ("fp8", "fp32", "fp8", "bf16")
     for round_ in (((PrecisionRequest(precision),), (PrecisionChanged,)), ((), (StepRow,)))
 ]
 

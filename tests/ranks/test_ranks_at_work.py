@@ -137,7 +137,7 @@ def test_ranks_in_float8_keep_the_same_weights_and_learn_as_one_process_does(sta
     options = {"precision": "fp8"}
     ranks = start(batch_norm="no", options=options)
     assert ranks[0].steps == ranks[1].steps
-    assert {step.precision for step in ranks[0].log.of(StepRow)} == {"fp8-emulated"}
+    assert {step.precision for step in ranks[0].log.of(StepRow)} == {"fp8"}
     expected = losses(alone(batch_norm=False, options=options))
     assert ranks[0].losses == pytest.approx(expected, rel=0.02)
 
@@ -147,7 +147,7 @@ def test_ranks_enter_and_leave_float8_at_the_same_steps(start: Start) -> None:
     ranks = start("float8")
     assert ranks[0].steps == ranks[1].steps
     order = [precision for precision, _ in groupby(step.precision for step in ranks[0].log.of(StepRow))]
-    assert order == ["fp32", "fp8-emulated", "fp32", "fp8-emulated", "bf16"]
+    assert order == ["fp32", "fp8", "fp32", "fp8", "bf16"]
     assert ranks[0].log.of(RanksDisagree) == []
 
 

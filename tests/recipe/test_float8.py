@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from amptui.base.errors import UsageError
-from amptui.recipe.float8 import NO_LAYER, NO_SPEED, Float8Form, Float8Linears, supported_float8
+from amptui.recipe.float8 import NO_LAYER, Float8Linears
 from amptui.recipe.request import FP8_RECIPES
-from amptui.records.answers import RequestRefused
-from amptui.records.control import ComparisonRequest, Control
-from amptui.records.findings import Float8Layers, FlopsCounted, PrecisionsCompared
+from amptui.records.findings import Float8Layers, FlopsCounted
 from amptui.records.run import Note, PrecisionChanged
 from tests.loops.compiled_runs import keeping
-from tests.tiny import Log, Tiny, log_of, losses, prepare, switching, train
+from tests.tiny import Tiny, log_of, losses, prepare
 
 needs_torchao = pytest.mark.usefixtures("usable_torchao")
 
@@ -59,20 +57,16 @@ def test_linear_layers_of_the_right_sizes_take_part_and_others_say_why_not() -> 
         "float64": "weight",
         "empty": "size",
     }
-    record = linears.record(step=3, precision="fp8-emulated")
+    record = linears.record(step=3, precision="fp8")
     assert (record.layers, record.left_out_count) == (2, 7)
     assert record.parameters == 32 * 16 + 32 * 16 + 16
 
 
 @needs_torchao
-def test_fp8_is_refused_with_the_reason_and_emulated_where_only_that_works(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_fp8_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=NO_LAYER):
         prepare(Tiny(width=12), precision="fp8")
-    assert prepare(Tiny(width=12)).unsupported["fp8-emulated"] == NO_LAYER
-    assert supported_float8("fp8", {"fp8": "no hardware"}) == "fp8-emulated"
-    assert supported_float8("fp8", {"fp8": "no", "fp8-emulated": "no"}) == "fp8"
+    assert prepare(Tiny(width=12)).unsupported["fp8"] == NO_LAYER
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *rest: None if name == "torchao" else find_spec(name, *rest)
@@ -84,14 +78,11 @@ def test_fp8_is_refused_with_the_reason_and_emulated_where_only_that_works(
 # ----------------------------------------------------------------------------------- the layers
 
 
-def in_float8(model: nn.Module, form: Float8Form = "emulated", recipe: str | None = None) -> Float8Linears:
+def in_float8(model: nn.Module, recipe: str | None = None) -> Float8Linears:
     """The layers of ``model``, which multiply in float8 from here on."""
     linears = Float8Linears(model, recipe)
-    trouble = linears.prepare(form)
-    if trouble and form == "hardware":
-        pytest.skip(f"this torch multiplies no float8 on a CPU: {trouble}")
-    assert trouble == ""
-    linears.become(form)
+    assert linears.prepare() == ""
+    linears.become(on=True)
     return linears
 
 
@@ -115,11 +106,11 @@ def test_layers_stay_the_same_objects_and_leave_float8_without_a_trace(recipe: s
     calls: list[int] = []
     model[0].register_forward_hook(lambda *_: calls.append(1))
     before = gradients(model, inputs)
-    linears = in_float8(model, "emulated", recipe)
+    linears = in_float8(model, recipe)
     assert not any(map(torch.equal, gradients(model, inputs), before))
     assert (list(model.modules()), list(map(id, model.parameters()))) == (modules, parameters)
     forward = model[1].forward
-    linears.become(None)
+    linears.become(on=False)
     assert all(map(torch.equal, gradients(model, inputs), before))
     assert torch.equal(forward(torch.ones(1, 48)), model[1](torch.ones(1, 48)))
     assert calls == [1, 1, 1]
@@ -142,14 +133,13 @@ class Used(nn.Module):
 
 
 @needs_torchao
-@pytest.mark.parametrize("form", ["emulated", "hardware"])
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
-def test_layers_are_used_as_models_use_them(form: Float8Form, recipe: str) -> None:
+def test_layers_are_used_as_models_use_them(recipe: str) -> None:
     """Computed again, in inference mode, and of an expert that gets no token, too."""
     torch.manual_seed(0)
     model, words = Used(), torch.randint(0, 32, (4, 5))
     exact = gradients(model, words)
-    in_float8(model, form, recipe)
+    in_float8(model, recipe)
     rounded = gradients(model, words)
     for mine, theirs in zip(rounded, exact, strict=True):
         assert nn.functional.cosine_similarity(mine.flatten(), theirs.flatten(), 0) > 0.9
@@ -218,11 +208,11 @@ class Rectified(nn.Module):
 @needs_torchao
 @pytest.mark.ci
 @pytest.mark.torch
-@pytest.mark.parametrize(("form", "recipe"), [("emulated", "rowwise"), ("hardware", "tensorwise")])
-def test_a_compiled_backward_pass_is_float8_s_to_the_bit(form: Float8Form, recipe: str) -> None:
+@pytest.mark.parametrize("recipe", ["rowwise", "tensorwise"])
+def test_a_compiled_backward_pass_is_float8_s_to_the_bit(recipe: str) -> None:
     torch._dynamo.reset()
     model, inputs = Rectified(), torch.randn(16, 32)
-    in_float8(model, form, recipe)
+    in_float8(model, recipe)
     eager = gradients(model, inputs, model.forward)
     model.compile(backend="aot_eager", fullgraph=True)
     assert all(map(torch.equal, gradients(model, inputs), eager))
@@ -230,16 +220,16 @@ def test_a_compiled_backward_pass_is_float8_s_to_the_bit(form: Float8Form, recip
 
 @needs_torchao
 @pytest.mark.torch
-def test_compiled_code_of_each_form_is_made_once_and_whole() -> None:
-    """Coming back to a form uses its own code again, and nothing breaks the graph."""
+def test_compiled_code_with_float8_and_without_is_made_once_and_whole() -> None:
+    """Coming back to one uses its own code again, and nothing breaks the graph."""
     graphs: list[object] = []
     torch._dynamo.reset()
     model, inputs = Rectified(), torch.randn(4, 32)
     linears = in_float8(model)
     model.compile(backend=keeping(graphs), fullgraph=True)
     compiled = []
-    for form in (None, "emulated", None, "emulated", None):
-        linears.become(form)
+    for on in (False, True, False, True, False):
+        linears.become(on=on)
         assert torch.equal(gradients(model, inputs)[0], gradients(model, inputs, model.forward)[0])
         compiled.append(len(graphs))
     assert compiled == [1, 2, 2, 2, 2]
@@ -253,11 +243,11 @@ def test_compiled_code_of_each_form_is_made_once_and_whole() -> None:
 def test_a_run_enters_float8_says_what_takes_part_and_comes_back_to_the_very_modules() -> None:
     prepared = prepare(Tiny())
     modules = [(type(module), id(module)) for module in prepared.model.modules()]
-    log = log_of(prepared, at={3: "fp8-emulated", 6: "bf16", 8: "fp8-emulated", 10: "fp32"})
+    log = log_of(prepared, at={3: "fp8", 6: "bf16", 8: "fp8", 10: "fp32"})
     changes = [(change.step, change.current) for change in log.of(PrecisionChanged)]
-    assert changes == [(4, "fp8-emulated"), (7, "bf16"), (9, "fp8-emulated"), (11, "fp32")]
+    assert changes == [(4, "fp8"), (7, "bf16"), (9, "fp8"), (11, "fp32")]
     (layers,) = log.of(Float8Layers)
-    assert (layers.step, layers.recipe, layers.emulated, layers.names) == (4, "tensorwise", True, ("1",))
+    assert (layers.step, layers.recipe, layers.names) == (4, "tensorwise", ("1",))
     assert [layer.name for layer in layers.left_out] == ["4"]
     assert [(type(module), id(module)) for module in prepared.model.modules()] == modules
     # Forward, and backward for the weight and the input; torchao computes that even for the first layer.
@@ -265,17 +255,6 @@ def test_a_run_enters_float8_says_what_takes_part_and_comes_back_to_the_very_mod
     assert full.uncounted == float8.uncounted == bf16.uncounted == ()
     assert float8.flops_by_type["float8"] == 3 * (2 * 8 * 16 * 16)
     assert float8.flops == bf16.flops + 2 * 8 * 16 * 16
-
-
-@needs_torchao
-def test_emulated_steps_are_compared_with_nothing_in_speed() -> None:
-    log = Log()
-    control = Control(log.emit)
-    log.watch = switching(control, {3: ComparisonRequest(("fp32", "fp8-emulated"))})
-    train(prepare(Tiny(), precision="fp8"), log, control)
-    (refused,) = log.of(RequestRefused)
-    assert (refused.reason, refused.detail) == ("unavailable", NO_SPEED)
-    assert log.of(PrecisionsCompared) == []
 
 
 class Broken(Tiny):
@@ -301,7 +280,7 @@ class Bypassing(Tiny):
 def test_a_first_float8_step_that_fails_is_undone_and_one_without_float8_is_told(
     experiment: type[Tiny], words: str
 ) -> None:
-    log = log_of(prepare(experiment(), steps=10), at={3: "fp8-emulated"})
+    log = log_of(prepare(experiment(), steps=10), at={3: "fp8"})
     (note,) = [note for note in log.of(Note) if note.severity in ("warning", "error")]
     assert words in note.text
     if experiment is Broken:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from torch import nn
 
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import RunFailed, RunFinished, RunStarted
@@ -19,7 +18,6 @@ from tests import fake_nvml
 from tests.builders import StepRow, of
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, records_of
-from tests.recipe.test_float8 import in_float8
 from tests.simcuda.build import environment
 from tests.terminal import Terminal, amptui_command
 
@@ -96,7 +94,6 @@ def test_what_needs_a_gpu_passes_on_a_pretended_one(group: str, markers: str, pr
 @pytest.mark.ci
 @pytest.mark.usefixtures("usable_torchao")
 def test_float8_passes_on_a_pretended_gpu_that_multiplies_it(pretended_gpu: Path) -> None:
-    in_float8(nn.Linear(16, 16), "hardware", "rowwise")  # skips if the CPU, which computes for it, cannot
     paths = *own("float8_waits"), ROOT / "tests" / "recipe" / "test_float8_on_a_gpu.py"
     counts = run_tests(pretended_gpu, "gpu and not ci and not nightly", *paths, capability="9.0")
     assert counts["passed"] > counts["skipped"] == 0

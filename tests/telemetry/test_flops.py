@@ -167,20 +167,6 @@ def test_what_is_said_of_operations(goldens: Goldens) -> None:
     goldens.check("words/operations", table(rows))
 
 
-def test_emulated_float8_has_operations_but_no_speed_and_no_peak() -> None:
-    def counted_in(precision: str) -> PrecisionFlops:
-        count = samples.flops(precision, flops=828 * 10**9, flops_by_type={"float8": 828 * 10**9})
-        steps = samples.steps(1, 30, precision=precision, step_seconds=0.002)
-        (flops,) = folded(count, *steps, device="cuda:0", device_name="NVIDIA H200")
-        return flops
-
-    emulated = counted_in("fp8-emulated")
-    assert emulated.counted.flops == 828 * 10**9
-    assert (emulated.flops_per_second, emulated.peak_flops_per_second, emulated.mfu) == (None, None, None)
-    assert (rate_words(emulated), mfu_words(emulated), flops_line(emulated)) == ("n/a", "n/a", "")
-    assert flops_line(counted_in("fp8")) == "FP8: 414 TFLOP/s, 21% MFU (dense peak 1,979 TFLOP/s)"
-
-
 # ---------------------------------------------------------------------------------- joules a sample
 
 

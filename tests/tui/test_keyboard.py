@@ -166,7 +166,7 @@ def test_the_footer_names_what_p_switches_to() -> None:
     assert (unknown["p"], in_amp["p"]) == ("AMP", "FP32")
     assert {**in_amp, "p": "AMP"} == unknown
     words = [dict(footer_hints(KEYS, switches_to=name))["p"] for name in PRECISIONS]
-    assert words == ["FP32", "FP32 (TF32 off)", "TF32", "fp16", "bf16", "FP8", "FP8"]
+    assert words == ["FP32", "FP32 (TF32 off)", "TF32", "fp16", "bf16", "FP8"]
 
 
 def test_a_run_has_the_keys_of_what_it_takes() -> None:

@@ -280,14 +280,6 @@ COMPARISONS = {
         run(precision="fp8"),
         ["c", feed("in turns", in_turns(2, IN_FLOAT8, baseline="bf16", chosen="fp8"))],
     ),
-    "emulated FP8 offers no comparison and says why": Script(
-        run(),
-        [
-            feed("emulated", switched(6, "fp32", "fp8-emulated"), step(6, "fp8-emulated")),
-            *("c", answer(ComparisonRequest, "unavailable", "its time says nothing")),
-            feed("bf16", switched(7, "fp8-emulated", "bf16"), step(7, "bf16")),
-        ],
-    ),
     "p during a comparison switches from the precision before it": Script(
         run(), ["c", feed("it begins", in_turns()), IN_BF16, "p"]
     ),

@@ -20,7 +20,7 @@ from amptui.recipe.precision import Precision, amp_of, build_precisions
 from amptui.recipe.sharding import is_sharded
 from amptui.recipe.trained import NamedOptimizer, Trained
 from amptui.records.answers import REQUEST_KINDS
-from amptui.records.run import FP8_PRECISIONS, PRECISIONS
+from amptui.records.run import PRECISIONS
 
 ONLY_OBSERVED = "this run is only observed"
 """Why a request is refused: the script's own loop decides everything."""
@@ -73,7 +73,7 @@ def _checked_pair(name: object, pair: object) -> NamedOptimizer:
 AUTOCAST_DTYPES = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
-    **dict.fromkeys(FP8_PRECISIONS, torch.bfloat16),
+    "fp8": torch.bfloat16,
 }
 
 
@@ -146,7 +146,7 @@ class SwitchedAmp:
         Returns ``unsupported`` with why they cannot, if so.
         """
         if self.linears is not None:
-            self.linears.become(None)
+            self.linears.become(on=False)
         self.linears, unsupported = float8_linears(models, self._fp8_recipe, unsupported)
         for precision in self.precisions.values():
             precision.linears = self.linears
@@ -163,8 +163,8 @@ class SwitchedAmp:
     def leave_float8(self) -> None:
         """Give the script its own layers back; what it trains from here on in FP8 is in bfloat16."""
         if self.linears is not None:
-            self.linears.become(None)
-        if self.precision.float8 is not None:
+            self.linears.become(on=False)
+        if self.precision.float8:
             self.follow(self.precisions["bf16"])
 
     def follow(self, precision: Precision) -> None:

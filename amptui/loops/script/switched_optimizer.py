@@ -31,7 +31,7 @@ from amptui.probes.snapshot import Snapshot
 from amptui.recipe.precision import Precision
 from amptui.records.control import CheckpointRequest, Control, XRayRequest
 from amptui.records.own_loop import FLOAT8_LAYERS
-from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, Note, Severity
+from amptui.records.run import LOW_PRECISIONS, Note, Severity
 
 ComputeLoss = Callable[[], Tensor]
 """Runs a forward pass of the script's and returns its loss."""
@@ -39,11 +39,11 @@ ComputeLoss = Callable[[], Tensor]
 
 def _hint(precision: str, computed_precision: str, weights_word: str) -> str:
     """What to do about steps that were not computed in the chosen precision."""
-    if computed_precision in WEIGHTS_WORDS.values() or (weights_word and precision in FP8_PRECISIONS):
+    if computed_precision in WEIGHTS_WORDS.values() or (weights_word and precision == "fp8"):
         return "that is what the weights are"
-    if computed_precision == FLOAT8_LAYERS and precision not in FP8_PRECISIONS:
+    if computed_precision == FLOAT8_LAYERS and precision != "fp8":
         return "the script has made them itself"
-    if computed_precision == "bf16" and precision in FP8_PRECISIONS:
+    if computed_precision == "bf16" and precision == "fp8":
         return "the model that is trained now has no float8 layers"
     if precision in LOW_PRECISIONS:
         return "run each forward pass in a new `with monitor.autocast():`"
@@ -342,7 +342,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         try:
             with nullcontext() if linears is None else linears.kept():
                 if linears is not None:
-                    linears.become(None)  # a file of the script's own layers needs no torchao to be read
+                    linears.become(on=False)  # a file of the script's own layers needs no torchao to be read
                 path = save()
         except Exception as error:  # a full disk must not end a training
             if is_from_signal_handler(error):
@@ -363,9 +363,9 @@ class SwitchedOptimizer(ObservedOptimizer):
         self._expected = (precision.name,)
         linears = precision.linears
         if linears is not None:  # an alarm of the script's may have come while they changed
-            linears.become(precision.float8)
+            linears.become(on=precision.float8)
         # None in FP8, too, if the model that is trained now has float8 layers of its own.
-        float8_precision = "" if linears is None or linears.form is None else precision.name
+        float8_precision = precision.name if linears is not None and linears.is_on else ""
         if loop.float8_precision != float8_precision:
             loop.float8_precision = float8_precision
             loop.layer_changes += 1
@@ -379,7 +379,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         self._noted_precision = precision
         weights_word = self.weights_word
         words = computed_precision
-        if words == FLOAT8_LAYERS and precision in FP8_PRECISIONS and weights_word:
+        if words == FLOAT8_LAYERS and precision == "fp8" and weights_word:
             words = f"{FLOAT8_LAYERS} and {weights_word}"  # FP8 is more than its layers
         hint = _hint(precision, computed_precision, weights_word)
         self._note("warning", f"steps in {precision} were computed in {words}: {hint}")

@@ -16,7 +16,6 @@ from amptui.diagnosis.labels import data_label, precision_label
 from amptui.diagnosis.speed import limit_lines
 from amptui.diagnosis.words import SIGNS, SUBJECTS, long_words, short_words, speed_words
 from amptui.recipe.request import AdviseRequest
-from amptui.records.run import FP8_PRECISIONS
 from amptui.reports.advise.advice import Advice, Reason, recommend
 from amptui.reports.advise.evidence import (
     CANDIDATES,
@@ -281,7 +280,7 @@ def cautions(advice: Advice, candidates: Sequence[Candidate], view: SessionView)
     for other in candidates:
         if other.answer is not None and other is not about and advice.precision != "fp32":
             # Errors, and also warnings of a faster FP8.
-            warns = other.worth == "faster" and other.precision in FP8_PRECISIONS
+            warns = other.worth == "faster" and other.precision == "fp8"
             grades = ("error", "warning") if warns else ("error",)
             grave = next((one for one in other.answer.counted if one.grade in grades), None)
             if grave is not None:

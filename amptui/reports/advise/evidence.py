@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from amptui.diagnosis.amp_answer import AmpAnswer, Worth, amp_answer
 from amptui.records.findings import Float16Window, PrecisionMeasured
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision
+from amptui.records.run import LOW_PRECISIONS, base_precision
 from amptui.reports.advise.loss_race import LossRace
 from amptui.telemetry.comparison import judge_speed
 from amptui.telemetry.finding import Finding, never_measured
@@ -75,7 +75,7 @@ class Candidate:
     @property
     def speed(self) -> Finding:
         """The answer's; the comparison's of TF32, which has no answer, and of FP8, whose is about bf16."""
-        if self.answer is not None and self.precision not in FP8_PRECISIONS:
+        if self.answer is not None and self.precision != "fp8":
             return self.answer.of("speed")
         row = self.row
         if row is None or not row.speedup:

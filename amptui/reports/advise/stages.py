@@ -24,7 +24,7 @@ from amptui.records.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.records.run import FP8_PRECISIONS, LOW_PRECISIONS, base_precision
+from amptui.records.run import LOW_PRECISIONS, base_precision
 from amptui.reports.advise.evidence import OTHER_WEIGHTS, Evidence, Exclusion, has_other_weights
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionStats, SessionView
 
@@ -199,7 +199,7 @@ class Stages:
         """X-ray, trace, and the gradients of a step in ``precision``; the factors of its products in FP8."""
         yield from self._ask(XRayRequest())
         yield from self._ask(TraceRequest())
-        if precision in FP8_PRECISIONS:
+        if precision == "fp8":
             yield from self._ask(HistogramRequest())
 
         def is_measured() -> bool:

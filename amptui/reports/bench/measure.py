@@ -18,7 +18,7 @@ from amptui.process.stop_signals import StopSignals
 from amptui.process.training import Training, leave_at_once, measure_training
 from amptui.recipe.request import BenchRequest, TrainRequest, parse_model
 from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
-from amptui.records.run import PRECISIONS, is_emulated
+from amptui.records.run import PRECISIONS
 from amptui.reports.bench.progress import Progress, comparison_parts
 from amptui.reports.bench.results import Bench, Measured, Plan, report_json, report_lines
 from amptui.telemetry.view import SessionView
@@ -165,16 +165,16 @@ def plan_precisions(
     Whether the model has a layer for FP8 shows once it is built. Raises ``UsageError`` if fewer than two are
     left; one is enough if it runs eagerly and compiled.
     """
-    from amptui.recipe.float8 import NO_SPEED, torchao_trouble
+    from amptui.recipe.float8 import torchao_trouble
     from amptui.recipe.precision import unsupported_precisions
 
-    worth = tuple(name for name in PRECISIONS if not is_emulated(name)) if names is None else names
-    left_out = {"fp8-emulated": NO_SPEED} | unsupported_precisions(device)
-    left_out = {name: why for name, why in left_out.items() if name in worth}
-    if "fp8" in worth and "fp8" not in left_out and (trouble := torchao_trouble(fp8_recipe, "hardware")):
+    worth = PRECISIONS if names is None else names
+    left_out = {name: why for name, why in unsupported_precisions(device).items() if name in worth}
+    if "fp8" in worth and "fp8" not in left_out and (trouble := torchao_trouble(fp8_recipe)):
         left_out["fp8"] = trouble
     if names is None and device.type == "cpu":
-        left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | slow_float16()
+        same = {"ieee": "the same as FP32 on a CPU", "fp8": "no CPU multiplies float8 faster"}
+        left_out = same | left_out | slow_float16()
     precisions = tuple(dict.fromkeys(worth))
     precisions = tuple(name for name in precisions if name not in left_out)
     plan = Plan(precisions, left_out)

@@ -168,10 +168,10 @@ def precision_words(run: RunFigures) -> str:
 def stats_of(run: RunFigures) -> PrecisionStats | None:
     """The figures of its precision; None before two steps after warm-up.
 
-    None too for several precisions, which have no one step time, and for emulated FP8.
+    None too for several precisions, which have no one step time.
     """
     rows = run.view.comparison.rows
-    return None if len(rows) != 1 or rows[0].provisional_steps or run.emulates else rows[0]
+    return None if len(rows) != 1 or rows[0].provisional_steps else rows[0]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -86,10 +86,6 @@ def how_measured(comparison: Compared) -> list[str]:
         lines.append("no difference shown does not mean none: the true one may be anywhere in the interval")
     if any(len(run.view.comparison.rows) > 1 for run in comparison.runs):
         lines.append("a run in several precisions has no one step time")
-    if any(run.emulates for run in comparison.runs):
-        lines.append(
-            "emulated FP8 is computed in float32: times and memory, which say nothing of FP8, are left out"
-        )
     if any(contrast.speedup is not None for contrast in comparison.contrasts):
         lines.append(
             "load on the machine also makes separate runs differ: `amptui bench` alternates precisions"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amptui.records.run import EpochFinished, Record, RunResumed, RunStarted, Validated, is_emulated
+from amptui.records.run import EpochFinished, Record, RunResumed, RunStarted, Validated
 from amptui.records.steps import Steps, in_batches
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
@@ -43,12 +43,9 @@ class RunFigures:
     """Whether a process trains it now."""
     precisions: tuple[str, ...]
     """Those that it trained in, the first one first."""
-    emulates: bool
-    """Whether it made steps in emulated float8, whose times say nothing of FP8."""
     samples: int
     seconds: float | None
-    """Training time: the sum of all step times, without validation and pauses. None if over 1% have none, or
-    if it emulates."""
+    """Training time: the sum of all step times, without validation and pauses. None if over 1% have none."""
     training: Curve
     """Of the steps whose loss was measured."""
     means: Floats
@@ -126,9 +123,8 @@ def figures_of(
     precisions = tuple(dict.fromkeys(switch.precision for switch in view.switches))
     if not precisions and view.run is not None:
         precisions = (view.run.precision,)
-    emulates = any(map(is_emulated, precisions))
     untimed = np.count_nonzero(seconds == 0.0)
-    is_timed = len(steps) > 0 and untimed <= MAX_UNTIMED_SHARE * len(steps) and not emulates
+    is_timed = len(steps) > 0 and untimed <= MAX_UNTIMED_SHARE * len(steps)
     with np.errstate(over="ignore"):
         seconds = np.cumsum(seconds)
     has_loss = measured.astype(np.bool_)
@@ -140,7 +136,6 @@ def figures_of(
         view=view,
         is_live=is_live,
         precisions=precisions,
-        emulates=emulates,
         samples=round(samples.sum()),
         seconds=float(seconds[-1]) if is_timed else None,
         training=Curve(*(column[has_loss] for column in (steps, seconds, losses))),

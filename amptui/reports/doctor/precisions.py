@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from amptui.diagnosis.finding_fields import interval_ends, times_speed
 from amptui.monitor.ab_test import MIN_PAIRS, Ratio, paired_ratio
-from amptui.records.run import FP8_PRECISIONS
 from amptui.reports.doctor.check import Check, fact, fine, one_line, poor
 from amptui.reports.doctor.gpus import read_gpus
 
@@ -46,15 +45,12 @@ def precision_checks() -> list[Check]:
     gpus = list(read_gpus().values())
     device = default_device() if gpus else torch.device("cpu")
     unsupported = unsupported_precisions(device)
-    emulated = unsupported.pop("fp8", "")
-    unsupported.pop("fp8-emulated", None)
-    trouble = torchao_trouble()
-    names = [
-        name for name in _NAMES if name not in unsupported and (name != "fp8" or not (trouble or emulated))
-    ]
-    measured = measure(device, tuple(names))
+    if trouble := torchao_trouble():
+        unsupported.pop("fp8", None)
+    without = {"fp8"} if trouble or not gpus else set[str]()  # no CPU multiplies float8 faster
+    measured = measure(device, tuple(name for name in _NAMES if name not in {*unsupported, *without}))
     # FP8 needs layers that not every model has.
-    best = best_of({name: one for name, one in measured.items() if name not in FP8_PRECISIONS})
+    best = best_of({name: one for name, one in measured.items() if name != "fp8"})
     checks = []
     if not gpus:
         checks.append(fact("cpu", f"torch uses {torch.backends.cpu.get_cpu_capability()} kernels"))
@@ -62,16 +58,9 @@ def precision_checks() -> list[Check]:
     if gpus and gpus[0].compute_capability:
         hint = f"train with --precision {best}"
         checks += [fact(name, f"{name} is not supported: {why}", hint) for name, why in unsupported.items()]
-    if trouble or emulated:
-        checks.append(check_float8(trouble, emulated))
-    return checks
-
-
-def check_float8(trouble: str, emulated: str) -> Check:
-    """Why FP8 has no speed here: what is the ``trouble`` with torchao, or why this device emulates float8."""
     if trouble:
-        return fact("fp8", f"no fp8: {trouble}", "pip install 'amptui[fp8]'")
-    return fact("fp8", f"fp8 is emulated, so its speed is not measured: {emulated}")
+        checks.append(fact("fp8", f"no fp8: {trouble}", "pip install 'amptui[fp8]'"))
+    return checks
 
 
 def check_precision(name: str, measured: Measured, size: int, best: str) -> Check:

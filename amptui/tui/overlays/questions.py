@@ -31,7 +31,6 @@ MEANINGS = {
     "fp16": "autocast to float16, with loss scaling",
     "bf16": "autocast to bfloat16, no loss scaling",
     "fp8": "bf16, and Linear layers multiply in float8",
-    "fp8-emulated": "float8's rounding, not its speed",
 }
 """What each precision is, in half a line."""
 

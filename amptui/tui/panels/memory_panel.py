@@ -219,7 +219,7 @@ def _draw_breakdowns(canvas: Canvas, view: SessionView) -> None:
 
     whole, long = max(sums.values()), f"{title}: {steps}"
     columns: list[Column[MemoryBreakdown]] = [
-        Column(title="", cell=lambda it: precision_word(it.precision, 10), align="left", width=10),
+        Column(title="", cell=lambda it: precision_word(it.precision), align="left", width=10),
         bar_column(long, bar, whole, short_titles=(title, "memory"), gap=1, max_width=width),
         Column(title="", cell=amount),
     ]
@@ -282,7 +282,7 @@ def _columns(view: SessionView) -> list[Column[_Row]]:
         Column(title="", cell=lambda row: (row[1], Style.DIM), align="left", width=_DTYPE_WIDTH, gap=0),
     ]
     for place, breakdown in enumerate(memory):
-        title = precision_word(breakdown.precision, _SIZE_WIDTH)
+        title = precision_word(breakdown.precision)
         columns.append(
             Column(title=title, cell=partial(size, place), priority=place, width=_SIZE_WIDTH, gap=1)
         )

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.speed import EMULATED, running
-from amptui.records.run import is_emulated
+from amptui.diagnosis.speed import running
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.renderables.table import draw_bar
@@ -62,12 +61,9 @@ def labelled(label: str, text: str, rank: int = 0, style: int = Style.TEXT) -> P
     return Phrase((Word(f"{label} ", Style.DIM), Word(text, style)), rank)
 
 
-def precision_word(precision: str, width: int | None = None) -> Word:
-    """``AMP fp16``, bold in its style; emulated FP8, where ``width`` is too small, is ``emulated``."""
-    label = precision_label(precision)
-    if width is not None and is_emulated(precision) and text_width(label) > width:
-        label = EMULATED
-    return Word(label, precision_style(precision) | BOLD)
+def precision_word(precision: str) -> Word:
+    """``AMP fp16``, bold in its style."""
+    return Word(precision_label(precision), precision_style(precision) | BOLD)
 
 
 def steady_style(view: SessionView) -> int:

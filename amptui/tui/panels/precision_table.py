@@ -14,7 +14,6 @@ from amptui.diagnosis.finding_fields import interval_ends
 from amptui.diagnosis.labels import compared_label, precision_label, precision_letter
 from amptui.diagnosis.words import SIGNS, explained_words, long_words, short_words
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import is_emulated
 from amptui.telemetry.comparison import MIN_STEPS, judge_speed, ordered
 from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.view import PrecisionStats, SessionView
@@ -67,8 +66,6 @@ class _Row(NamedTuple):
     rank: int
     """The highest is dropped first."""
     cell: Callable[[PrecisionStats], str] = lambda _: ""
-    is_cost: bool = False
-    """Whether emulated steps have no figure in it: that they are emulated stands above it."""
     is_uncertain: bool = False
     """Whether it is dim while provisional."""
     difference: Cell = ""
@@ -94,9 +91,9 @@ def _table_rows(view: SessionView, stats: list[PrecisionStats], *, is_enlarged: 
     rows = [
         _Row("step", 0, _mean, is_uncertain=True, difference=faster),
         _Row("", 1, difference=interval),
-        _Row("samples", 3, _samples, is_cost=True, is_uncertain=True),
+        _Row("samples", 3, _samples, is_uncertain=True),
         _Row("memory", 2, lambda it: units.number_of_bytes(it.peak_allocated_bytes), True, difference=memory),
-        _Row("energy", 7, lambda it: units.joules(it.joules_per_1000_samples, per="1k"), is_cost=True),
+        _Row("energy", 7, lambda it: units.joules(it.joules_per_1000_samples, per="1k")),
         _Row("loss", 4, lambda it: units.loss(it.last_loss), difference=others),
         _Row("skipped", 5, lambda it: units.count(it.skipped) if it.skipped else ""),
     ]
@@ -187,17 +184,14 @@ def _as_compared(stats: PrecisionStats, view: SessionView) -> PrecisionStats:
 
 
 def _title(stats: PrecisionStats) -> str:
-    """``FP32`` and ``fp16``: beside each other, they need no AMP; that FP8 is emulated its cells say."""
+    """``FP32`` and ``fp16``: beside each other, they need no AMP."""
     name = stats.precision
     label = name if name in ("mixed", "unknown") else precision_label(name)
-    return label.removeprefix("AMP ").removesuffix(" emulated")
+    return label.removeprefix("AMP ")
 
 
 def _figure(stats: PrecisionStats, row: _Row) -> Cell:
-    emulated = is_emulated(stats.precision)
-    text = "–" if emulated and row.is_cost else row.cell(stats)
-    is_dim = (row.is_uncertain and stats.is_provisional) or (emulated and text in ("–", speed.EMULATED))
-    return text, Style.DIM if is_dim else Style.TEXT
+    return row.cell(stats), Style.DIM if row.is_uncertain and stats.is_provisional else Style.TEXT
 
 
 def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:

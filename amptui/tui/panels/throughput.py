@@ -8,10 +8,9 @@ from typing import NamedTuple
 from amptui.base import units
 from amptui.base.table import Cell, Column
 from amptui.diagnosis.labels import precision_label, precision_letter, signed_label
-from amptui.diagnosis.speed import EMULATED, NO_STEPS, result_of_the_pair
+from amptui.diagnosis.speed import NO_STEPS, result_of_the_pair
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
 from amptui.diagnosis.words import explanation, long_words
-from amptui.records.run import is_emulated
 from amptui.telemetry.timing import judge_gain, judge_limit
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas
@@ -43,7 +42,7 @@ _MIN_CURVE = 8
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """Samples a second and the time of a step over the last measured steps; what its operations come to."""
-    phrases = _emulated(view)
+    phrases = []
     flops = next((flops for flops in view.flops if flops.counted.precision == view.precision), None)
     if flops is not None and flops.flops_per_second is not None:
         words = [Word(rate_words(flops))]
@@ -51,11 +50,6 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
             words += [Word(f" {mfu_words(flops)}"), Word(" MFU", Style.DIM)]
         phrases.append(Phrase(tuple(words), 2))
     return [*phrases, *_speed(view, Style.STRONG, align=">")]
-
-
-def _emulated(view: SessionView) -> list[Phrase]:
-    """The word, beside a speed of this training that is not FP8's."""
-    return [phrase(EMULATED, Style.DIM)] if is_emulated(view.precision or "") else []
 
 
 def _speed(view: SessionView, style: int, *, align: str) -> list[Phrase]:
@@ -84,7 +78,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState, *, plot: CurveP
 
 def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     """Samples a second in the style of the current precision, and the time of a step."""
-    phrases = [*_speed(view, steady_style(view) | BOLD, align="<"), *_emulated(view)]
+    phrases = _speed(view, steady_style(view) | BOLD, align="<")
     write_folded(canvas, "throughput", phrases or [phrase(NO_STEPS, Style.DIM)])
 
 

@@ -14,8 +14,7 @@ from amptui.device.failure import explain
 from amptui.loops.compilation import missing_for_compile
 from amptui.loops.setup import build_model
 from amptui.monitor.ab_test import Ratio
-from amptui.recipe import precision
-from amptui.recipe.float8 import NO_LAYER, why_no_float8
+from amptui.recipe.float8 import NO_LAYER
 from amptui.recipe.precision import Tf32Flags
 from amptui.records.findings import Float16Window, ModelCompiled, ModulesTraced, PrecisionsCompared
 from amptui.records.run import EpochFinished, RunStarted
@@ -182,36 +181,23 @@ def test_ctrl_c_tells_what_is_known_and_leaves_the_line_of_progress_nowhere(warm
 # ------------------------------------------------------------------------------------- FP8
 
 
-@pytest.fixture
-def float8_here(usable_torchao: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes this CPU for hardware that multiplies float8, which torch's operator also does on a CPU."""
-    a = torch.zeros(16, 16, dtype=torch.float8_e4m3fn)
-    one = torch.ones(())
-    try:
-        torch._scaled_mm(a, a.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-    except (NotImplementedError, RuntimeError) as error:
-        pytest.skip(f"this torch multiplies no float8 on a CPU: {error}")
-    monkeypatch.setattr(precision, "why_no_float8", lambda _device: {})
-
-
 @pytest.mark.ci
-@pytest.mark.usefixtures("float8_here")
+@pytest.mark.usefixtures("usable_torchao")
 def test_where_the_hardware_has_float8_it_is_measured_beside_the_others(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert plan_precisions(None, CPU).precisions[-1] == "fp8"
     assert bench("--json", "--precisions", "fp32,bf16,fp8") == 0
     content = json.loads(capfd.readouterr().out)
     (measured,) = content["measured"]
     assert [row["precision"] for row in measured["rows"]] == ["fp32", "bf16", "fp8"]
     assert all(row["steps"] == 40 for row in measured["rows"])
-    assert (measured["float8"]["names"], measured["float8"]["emulated"]) == (["1"], False)
+    assert measured["float8"]["names"] == ["1"]
     (flops,) = [item["counted"] for item in measured["flops"] if item["counted"]["precision"] == "fp8"]
     assert flops["flops_by_type"]["float8"] > 0
 
 
 @pytest.mark.ci
-@pytest.mark.usefixtures("float8_here")
+@pytest.mark.usefixtures("usable_torchao")
 def test_a_model_without_a_layer_for_float8_is_measured_without_it_and_the_reason_is_told(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,7 +229,6 @@ def test_a_cpu_measures_float16_if_it_is_not_slow_at_it_and_no_float8(
     assert plan.precisions == (("fp32", "fp16", "bf16") if planned else ("fp32", "bf16"))
     assert {*plan.precisions, *plan.left_out} == {"fp32", "ieee", "tf32", "fp16", "bf16", "fp8"}
     assert all(plan.left_out.values())
-    assert plan.left_out["fp8"] == why_no_float8(CPU)["fp8"]
 
 
 def test_what_was_asked_for_and_cannot_run_is_left_out_with_its_reason() -> None:
@@ -251,11 +236,6 @@ def test_what_was_asked_for_and_cannot_run_is_left_out_with_its_reason() -> None
     assert (plan.precisions, plan.left_out) == (("bf16", "ieee"), {"tf32": NO_TF32})
     with pytest.raises(UsageError, match=f"nothing to compare; tf32: {NO_TF32}"):
         plan_precisions(("fp32", "tf32"), CPU)
-    # Emulated float8 has no speed that could be measured.
-    plan = plan_precisions(("fp32", "bf16", "fp8", "fp8-emulated"), CPU)
-    assert (plan.precisions, set(plan.left_out)) == (("fp32", "bf16"), {"fp8", "fp8-emulated"})
-    with pytest.raises(UsageError, match="nothing to compare; fp8-emulated: "):
-        plan_precisions(("fp32", "fp8-emulated"), CPU)
 
 
 def test_channels_last_is_the_format_of_the_weights() -> None:

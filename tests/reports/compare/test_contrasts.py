@@ -118,7 +118,6 @@ SITUATIONS: dict[str, Callable[[], list[RunFigures]]] = {
     "died and failed": lambda: [*seeds(NEAR), *died_and_failed()],
     "hard to compare": hard_to_compare,
     "FP8, AMP and FP32": lambda: [*seeds(NEAR), *seeds(FAR, precision="fp8"), *bf16(NEAR)],
-    "emulated FP8": lambda: [*seeds(NEAR), *seeds(FAR, precision="fp8-emulated")],
     "validations": lambda: [
         *validating_seeds(),
         *(validating(last=loss, seed=seed, precision="bf16") for seed, loss in enumerate(FAR)),
@@ -164,8 +163,8 @@ def test_each_situation_has_its_verdict_and_what_limits_it(goldens: Goldens) -> 
 
 def test_runs_of_every_state_as_text_and_as_json(goldens: Goldens) -> None:
     broken = figures(whole_run([1.0] * 20 + [math.nan] * 10, precision="bf16"), name="broken")
-    emulated = seeds(FAR, precision="fp8-emulated")
-    runs = [*seeds(NEAR[:1]), broken, *died_and_failed(), *emulated[:1], *silent()]
+    in_fp8 = seeds(FAR, precision="fp8")
+    runs = [*seeds(NEAR[:1]), broken, *died_and_failed(), *in_fp8[:1], *silent()]
     live = figures(whole_run(seed=1)[:-1], name="live", is_live=True)
     comparison = compared([*runs, live, figures([], name="nothing")])
     goldens.check("reports/compare every state", "\n".join(plain_lines(comparison)))

@@ -21,7 +21,6 @@ from amptui.reports.doctor.machine import (
 )
 from amptui.reports.doctor.precisions import (
     best_of,
-    check_float8,
     check_precision,
 )
 from tests.golden import Goldens
@@ -80,8 +79,6 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "slower": lambda: precision("fp16", 0.01, 0.02, 0.03),
     "faster or not": lambda: precision("bf16", 0.9, 1.4, 2.0, best="fp32"),
     "not measured": lambda: check_precision("bf16", "no memory", 512, "fp32"),
-    "no torchao": lambda: check_float8("torchao is not installed", "Tesla T4 does not multiply float8"),
-    "emulated float8": lambda: check_float8("", "Tesla T4 does not multiply float8"),
     "no TERM": lambda: check_terminal("", is_terminal=True, utf8=True),
     "xterm": lambda: check_terminal("xterm-256color", is_terminal=True, utf8=True),
     "no terminal": lambda: check_terminal("xterm", is_terminal=False, utf8=True),
