@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.guest.monitor import Monitor, checked_integer, close_monitors_of
+from amptui.guest.monitor import Monitor, checked_start, close_monitors_of
 from amptui.loops.script.script import Pairs, SwitchedAmp, WatchedScript, models_of, named_optimizers
 from amptui.loops.script.switched_optimizer import ComputeLoss, SwitchedOptimizer
 from amptui.recipe.precision import amp_of, unsupported_precisions
@@ -36,7 +36,6 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     samples_per_step: int | None = None,
     save: Callable[[], object] | None = None,
     start_step: int = 0,
-    data_parallel: int | None = None,
 ) -> "AmpMonitor":
     """Watch a training loop and switch its precision from the screen; call it once, before the first step.
 
@@ -53,21 +52,18 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     ``scaler``: one whose scale and settings :attr:`AmpMonitor.scaler` starts with. ``clip_norm``: the largest
     norm of the gradients, for :meth:`AmpMonitor.step`. ``samples_per_step``: how many samples one optimizer
     step takes. ``save``: writes whatever the script resumes from; the key ``s`` calls it after a step.
-    ``start_step``: how many steps a resumed script has made before. ``data_parallel``: how many of several
-    ranks take samples of their own, by default what the model and its device mesh say.
+    ``start_step``: how many steps a resumed script has made before.
 
     Of several optimizers, ``model`` is a mapping of names to (model, optimizer) pairs, the most important one
     first: their precision is switched together, and ``monitor.step(name)`` makes the step of one.
 
     Raises TypeError for arguments of other kinds, and ValueError for a precision that the device or the
     model does not support, for ``fp16`` with LBFGS or float16 weights, which no scaler can serve, and for a
-    negative ``start_step`` or a ``data_parallel`` below 1. If anything else of amptui's own fails, it writes
+    negative ``start_step``. If anything else of amptui's own fails, it writes
     one line to standard error and the script continues in the current precision.
     """
     first, *others = pairs = named_optimizers(model, optimizer)
-    start_step = checked_integer("start_step", start_step, least=0)
-    if data_parallel is not None:
-        data_parallel = checked_integer("data_parallel", data_parallel, least=1)
+    start_step = checked_start(start_step)
     device = next((parameter.device for parameter in first.model.parameters()), torch.device("cpu"))
     check_fp8_recipe(fp8_recipe)
     unsupported = {**_what_cannot_scale(pairs), **unsupported_precisions(device)}
@@ -91,7 +87,6 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
         unsupported=unsupported,
         samples_per_step=samples_per_step,
         save=save,
-        data_parallel=data_parallel,
     )
     try:
         if why := switched.begin(first_precision):

@@ -40,7 +40,6 @@ def observe(
     *,
     samples_per_step: int | None = None,
     start_step: int = 0,
-    data_parallel: int | None = None,
 ) -> "Monitor":
     """Watch a training loop without changing it; call it once, before the first step.
 
@@ -55,36 +54,30 @@ def observe(
     after the only one is gone, continues its steps.
 
     ``samples_per_step``: how many samples one optimizer step takes, for the throughput. ``start_step``: how
-    many steps a resumed script has made before; the first one seen is the next. ``data_parallel``: how many
-    of several ranks take samples of their own, by default what the model and its device mesh say; the others
-    share theirs, as in tensor parallelism.
+    many steps a resumed script has made before; the first one seen is the next.
 
     ``scaler`` is needed for what the run is described by; whichever scaler steps an optimizer is followed.
 
-    Raises TypeError for arguments of other kinds and ValueError for a negative ``start_step`` or a
-    ``data_parallel`` below 1. If anything of
+    Raises TypeError for arguments of other kinds and ValueError for a negative ``start_step``. If anything of
     amptui's own fails, it writes one line to standard error and the script continues unobserved.
     """
     first, *others = named_optimizers(model, optimizer)
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise TypeError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
-    start_step = checked_integer("start_step", start_step, least=0)
-    if data_parallel is not None:
-        data_parallel = checked_integer("data_parallel", data_parallel, least=1)
+    start_step = checked_start(start_step)
     script = ObservedScript(
         first=first,
         others=tuple(others),
         scaler=scaler,
         samples_per_step=samples_per_step,
-        data_parallel=data_parallel,
     )
     return Monitor(script, start_step=start_step)
 
 
-def checked_integer(name: str, value: SupportsIndex, *, least: int) -> int:
-    """``value`` as an integer. Raises TypeError if it is none, and ValueError if it is below ``least``."""
-    if (number := operator.index(value)) < least:
-        raise ValueError(f"{name} must be at least {least}, but is {number}")
+def checked_start(start_step: SupportsIndex) -> int:
+    """It as an integer. Raises TypeError if it is none, and ValueError if it is negative."""
+    if (number := operator.index(start_step)) < 0:
+        raise ValueError(f"start_step must be at least 0, but is {number}")
     return number
 
 

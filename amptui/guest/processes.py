@@ -91,8 +91,7 @@ class OneOfRanks:
 
     def layout(self, script: Script) -> ParallelLayout:
         """How the training is shared."""
-        layout, data_parallel = layout_of(script.model, self.world.size), script.data_parallel
-        return layout if data_parallel is None else replace(layout, data_parallel=data_parallel, unknown="")
+        return layout_of(script.model, self.world.size)
 
     def add_to(self, started: RunStarted, layout: ParallelLayout) -> RunStarted:
         """The first record, with what the ranks add to it."""

@@ -235,7 +235,7 @@ class ScriptRun:
             if self.first.is_sharded:
                 self.note("info", _NO_NORMS)
             if why := self.layout.unknown:
-                self.note("warning", f"no samples/s: {why}; watch() and observe() take data_parallel=N")
+                self.note("warning", f"no samples/s: {why}")
         if self._ranks is not None:
             self._ranks.begin()
 

@@ -152,7 +152,6 @@ def test_a_resumed_script_s_steps_go_on_counting(way: str, runs: Path) -> None:
     ("way", "option", "value", "error", "says"),
     [
         ("observe", "start_step", -1, ValueError, "^start_step must "),
-        ("watch", "data_parallel", 0, ValueError, "^data_parallel must "),
         ("watch", "start_step", "1", TypeError, "as an integer"),
         ("observe", "model", 1, TypeError, "^model must "),
         ("observe", "optimizer", "adam", TypeError, "^optimizer must "),

@@ -45,16 +45,6 @@ def test_a_run_has_the_name_of_what_python_runs(
     assert own_script_name() == name
 
 
-@pytest.mark.parametrize(("option", "data_parallel"), [(None, 4), (2, 2)])
-def test_a_script_may_say_how_many_ranks_take_samples_of_their_own(
-    option: int | None, data_parallel: int
-) -> None:
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    script = ObservedScript(first=NamedOptimizer("", model, optimizer), data_parallel=option)
-    assert OneOfRanks(World(0, 0, 4)).layout(script).data_parallel == data_parallel
-
-
 def test_a_rank_that_fails_tells_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     """Else they would wait for it after each request."""
     world, log = World(1, 1, 2), Log()

@@ -205,8 +205,6 @@ class Script:
     """The most important optimizer, with its model."""
     others: tuple[NamedOptimizer, ...] = ()
     samples_per_step: int | None = None
-    data_parallel: int | None = None
-    """How many ranks take samples of their own; None: as the model says."""
     loop: ObservedLoop | None = None
     """What has seen the first step so far, if the run begins with it."""
 
