@@ -80,8 +80,10 @@ def main() -> int:
     options = parser.parse_args()
 
     quick, began = options.quick, time.monotonic()
-    restarts = options.restarts or (QUICK_RESTARTS if quick else RESTARTS)
-    rounds = options.rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    times: dict[str, Any] = {
+        "restarts": options.restarts or (QUICK_RESTARTS if quick else RESTARTS),
+        "rounds": options.rounds or (QUICK_ROUNDS if quick else ROUNDS),
+    }
     report: dict[str, Any] = {
         "processor": device_name(torch.device("cpu")),
         "cores": len(os.sched_getaffinity(0)),
@@ -101,8 +103,10 @@ def main() -> int:
                     figures.append(first_panels(lab, QUICK_STARTS if quick else STARTS))
                     continue
                 workload = workloads(on_gpu=options.device == "cuda", quick=quick)[name]
-                times: Any = {"restarts": restarts, "rounds": rounds, "sides": options.sides}
-                figures += beside_plain_loop(lab, workload, options.precisions, **times)
+                for asked in (replace(workload, precision=precision) for precision in options.precisions):
+                    sides = {side: (side, asked) for side in (PLAIN, *options.sides)}
+                    turns = take_turns(lab, sides, **times, longest_seconds=LONGEST_TURNS_SECONDS)
+                    figures += [each for side in options.sides for each in _figures(asked, turns, side)]
             except Exception as error:  # noqa: BLE001 - what fails here must not cost what was measured before
                 errors[name] = f"{type(error).__name__}: {error}"
     report |= {"seconds": round(time.monotonic() - began, 1), "errors": errors}
@@ -130,30 +134,6 @@ def first_panels(lab: Lab, starts: int) -> Figure:
             seconds.append(time.perf_counter() - began)
     aim, detail = FIRST_PANELS_AIM_SECONDS, {"all": rounded(seconds)}
     return Figure(name="first_panels", value=median(seconds), unit="seconds", aim=aim, detail=detail)
-
-
-def beside_plain_loop(
-    lab: Lab,
-    workload: Workload,
-    precisions: Sequence[str],
-    *,
-    restarts: int,
-    rounds: int,
-    sides: Sequence[str] = (APP,),
-) -> list[Figure]:
-    """The step rate of the app, or of watched loops, by the plain loop's."""
-    figures = []
-    for precision in precisions:
-        asked = replace(workload, precision=precision)
-        turns = take_turns(
-            lab,
-            {side: (side, asked) for side in (PLAIN, *sides)},
-            restarts=restarts,
-            rounds=rounds,
-            longest_seconds=LONGEST_TURNS_SECONDS,
-        )
-        figures += [figure for side in sides for figure in _figures(asked, turns, side)]
-    return figures
 
 
 def _figures(workload: Workload, turns: Mapping[str, Sequence[Turn]], side: str) -> list[Figure]:

@@ -152,9 +152,6 @@ def test_what_overflows_is_not_comparable() -> None:
     assert math.isfinite(record.loss_amp)
 
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-
-
 class Averaging(nn.Module):
     """Moves frozen weights, of which it replaces some, and scales those of an embedding to length 0.1."""
 
@@ -337,7 +334,7 @@ def test_the_loss_s_own_weights_and_statistics_are_restored_too() -> None:
 
 
 @pytest.mark.gpu
-@gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_an_x_ray_on_a_gpu_changes_no_bit(precision: str) -> None:
     device = torch.device("cuda", 0)
