@@ -21,9 +21,9 @@ from amptui.telemetry.events import Event
 from amptui.telemetry.finding import FindingReported
 from amptui.telemetry.health import judge_trace, judge_xray
 from amptui.telemetry.view import SessionView
-from tests.builders import StepRow, view_of
+from tests.builders import view_of
 from tests.models.on_images import learned, on_images
-from tests.tiny import Log, train
+from tests.tiny import Log, switching, train
 
 
 def watch(prepared: Prepared) -> SessionView:
@@ -152,15 +152,9 @@ def test_a_forward_overflow_is_no_matter_of_the_scale_and_names_its_first_module
 
 @pytest.mark.ci
 def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
-    control = Control()
-
-    def ask(record: Record) -> None:
-        if isinstance(record, StepRow) and record.step == 90:
-            control.ask(TraceRequest())
-
-    prepared = unstable("forward", precision="fp32")
+    control, prepared = Control(), unstable("forward", precision="fp32")
     log = started(prepared)
-    log.watch = ask
+    log.watch = switching(control, {90: TraceRequest()})
     train(prepared, log, control)
     view = view_of(*log)
     assert view.errors == 0

@@ -260,12 +260,7 @@ def losses(log: Log) -> list[float | None]:
 
 def stopping(control: Control, step: int) -> Callable[[Record], None]:
     """Ask for the end when a step's record arrives."""
-
-    def watch(record: Record) -> None:
-        if isinstance(record, StepRow) and record.step == step:
-            control.ask(StopRequest("the test"))
-
-    return watch
+    return switching(control, {step: StopRequest("the test")})
 
 
 def switching(control: Control, at: Asks) -> Callable[[Record], None]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import pytest
@@ -18,14 +17,13 @@ from amptui.models.multi_task import MultiTask
 from amptui.models.selective import Selective
 from amptui.models.simple_cnn import SimpleCnn
 from amptui.models.unstable import Unstable
-from amptui.records.control import Control, HistogramRequest, PrecisionRequest, Request, XRayRequest
+from amptui.records.control import Control, HistogramRequest, PrecisionRequest, XRayRequest
 from amptui.records.findings import Float16Window, XRayTaken
-from amptui.records.run import Record
 from amptui.telemetry.finding import FindingReported
 from amptui.telemetry.health import UNDERFLOW_SHARE, underflowing_share, xray_share
-from tests.builders import StepRow, view_of
+from tests.builders import view_of
 from tests.models.on_images import on_images
-from tests.tiny import Log, prepare, train
+from tests.tiny import Asks, Log, prepare, switching, train
 
 
 class Small(Experiment):
@@ -60,43 +58,27 @@ HEALTHY_FP16_STEPS = 8
 """A processor without float16 arithmetic takes seconds for one of ``mnist-deep``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    shares: list[float]
-    """Of the norm, where they could be measured: by the histogram of a step in FP32 at the scale that float16
-    would use, by that of a step in float16, where what was flushed on the way cannot be seen, by an X-ray."""
-    cause: str
-    """What the answer on AMP is about; empty without trouble."""
-    alarms: int
-    """Events of underflow."""
+def measure(experiment: Experiment, *, fp16_steps: int = FP16_STEPS) -> tuple[list[float], str, bool]:
+    """Train in FP32 and then in float16, with a histogram of each and an X-ray.
 
-    @property
-    def underflows(self) -> bool:
-        """Whether the answer, or an event, says that gradients underflow."""
-        return self.alarms > 0 or self.cause.startswith("float16")
-
-
-def measure(experiment: Experiment, *, fp16_steps: int = FP16_STEPS) -> Measured:
-    """Train in FP32 and then in float16, with a histogram of each and an X-ray."""
+    The shares of the norm, where they could be measured: by the histogram of a step in FP32 at the scale that
+    float16 would use, by that of a step in float16, where what was flushed on the way cannot be seen, by the
+    X-ray. What the answer on AMP is about. Whether it, or an event, says that gradients underflow.
+    """
     last = FP32_STEPS + fp16_steps
-    asks: dict[int, Request] = {
+    asks: Asks = {
         FP32_STEPS - 3: HistogramRequest(),
         FP32_STEPS: PrecisionRequest("fp16"),
         last - 6: HistogramRequest(),
         last - 4: XRayRequest(),
     }
     control = Control()
-
-    def watch(record: Record) -> None:
-        if isinstance(record, StepRow) and record.step in asks:
-            control.ask(asks[record.step])
-
     asked: dict[str, Any] = {"steps": last, "precision": "fp32", "amp_precision": "fp16"}
     if isinstance(experiment, OWN_DATA):
         prepared = prepare(experiment, **asked)
     else:
         prepared = on_images(experiment, validation_images=8, **asked)
-    log = Log(watch)
+    log = Log(switching(control, asks))
     log.emit(describe_run("underflow", prepared))
     with suppress(ExperimentError):  # a trouble may end the run
         train(prepared, log, control)
@@ -105,11 +87,10 @@ def measure(experiment: Experiment, *, fp16_steps: int = FP16_STEPS) -> Measured
     shares = [underflowing_share(windows[name]) for name in ("fp32", "fp16") if name in windows]
     shares += [xray_share(xray) for xray in log.of(XRayTaken)[-1:]]
     cause = amp_answer(view).cause
-    return Measured(
-        shares=[share for share in shares if share is not None],
-        cause="" if cause is None else f"{cause.subject}: {cause.state}",
-        alarms=sum(isinstance(event.about, FindingReported) for event in view.events),
-    )
+    is_alarmed = any(isinstance(event.about, FindingReported) for event in view.events)
+    underflows = is_alarmed or (cause is not None and cause.subject == "float16")
+    about = "" if cause is None else f"{cause.subject}: {cause.state}"
+    return [share for share in shares if share is not None], about, underflows
 
 
 CI, NIGHTLY = pytest.mark.ci, pytest.mark.nightly
@@ -131,20 +112,19 @@ CAUSES = {
 @pytest.mark.ci
 @pytest.mark.parametrize("name", get_args(Unstable.__annotations__["trouble"]))
 def test_of_all_troubles_only_underflow_is_one(name: Any) -> None:
-    measured = measure(Unstable(trouble=name))
-    assert measured.cause == CAUSES[name]
-    if name == "underflow":
-        assert min(measured.shares) > MIN_TROUBLED_SHARE
+    shares, cause, underflows = measure(Unstable(trouble=name))
+    assert (cause, underflows) == (CAUSES[name], name == "underflow")
+    if underflows:
+        assert min(shares) > MIN_TROUBLED_SHARE
     else:
-        assert not measured.underflows
-        assert max(measured.shares) < MAX_HEALTHY_SHARE
+        assert max(shares) < MAX_HEALTHY_SHARE
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=CI if name == "mlp" else NIGHTLY) for name in HEALTHY]
 )
 def test_no_healthy_model_is_flagged(name: str) -> None:
-    measured = measure(HEALTHY[name](), fp16_steps=HEALTHY_FP16_STEPS)
-    assert not measured.underflows
-    assert len(measured.shares) == 3
-    assert max(measured.shares) < MAX_HEALTHY_SHARE
+    shares, _, underflows = measure(HEALTHY[name](), fp16_steps=HEALTHY_FP16_STEPS)
+    assert not underflows
+    assert len(shares) == 3
+    assert max(shares) < MAX_HEALTHY_SHARE
