@@ -1,7 +1,8 @@
 """The labels and letters of the precisions, the glossary, and what data, loss and ranks are."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from amptui.base import units
 from amptui.records.findings import PrecisionsCompared
@@ -15,6 +16,7 @@ from amptui.records.run import (
 )
 from amptui.records.samples import GpuSample
 from amptui.records.steps import Steps
+from amptui.telemetry.rank_watch import RankSummary
 from amptui.telemetry.view import SessionView
 
 _SIGNS: Mapping[str, tuple[str, str]] = {
@@ -199,3 +201,30 @@ def run_words(run: RunStarted) -> str:
         return ""
     batch = batch_words(run)
     return f", {size_words(run.world_size, run)}{f', {batch}' if batch else ''}"
+
+
+class RankNumber(NamedTuple):
+    """A column of each table of ranks: title and text, its cells on a screen, and which goes there first."""
+
+    title: str
+    text: Callable[[RankSummary], str]
+    width: int
+    priority: int
+
+
+def _memory(row: RankSummary) -> str:
+    used, total = row.memory_used_bytes, row.place.memory_total_bytes if row.place is not None else None
+    return units.NOT_AVAILABLE if used is None else units.bytes_of(used, total)
+
+
+RANK_NUMBERS = (
+    RankNumber("data wait", lambda row: units.milliseconds(row.data_seconds), 9, 3),
+    RankNumber("compute", lambda row: units.milliseconds(row.compute_seconds), 8, 2),
+    RankNumber("step", lambda row: units.milliseconds(row.step_seconds), 8, 9),
+    RankNumber("peak", lambda row: units.number_of_bytes(row.peak_allocated_bytes), 8, 7),
+    RankNumber("GPU memory", _memory, 14, 6),
+    RankNumber("grad norm", lambda row: units.loss(row.grad_norm), 9, 10),
+    RankNumber("skipped", lambda row: units.count(row.skipped), 7, 8),
+    RankNumber("own Inf", lambda row: units.count(row.overflowed), 7, 11),
+    RankNumber("clock", lambda row: units.megahertz(row.sm_clock_mhz), 9, 5),
+)

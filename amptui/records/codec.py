@@ -10,7 +10,7 @@ import dataclasses
 import math
 from array import array
 from binascii import a2b_base64, b2a_base64
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from pathlib import Path
@@ -79,7 +79,7 @@ class Codec(Generic[_T]):
             float: plain_float,
             str: plain_text,
             **dict.fromkeys((tuple, list), self._plain_items),
-            **dict.fromkeys((dict, Counter), self._plain_mapping),
+            dict: self._plain_mapping,
             deque: self._plain_deque,
             Steps: _plain_steps,
         }
@@ -217,10 +217,6 @@ class Codec(Generic[_T]):
 
         return read
 
-    def _counter(self, key: Any) -> _Reader:
-        mapping = self._mapping(key, int)
-        return lambda value: Counter(mapping(value))
-
     def _ndarray(self, _shape: Any, dtype_hint: Any) -> _Reader:
         """Reads one-dimensional arrays."""
         import numpy as np  # who annotates arrays has imported it
@@ -239,7 +235,6 @@ class Codec(Generic[_T]):
         deque: _deque,
         dict: _mapping,
         Mapping: _mapping,
-        Counter: _counter,
     }
 
 

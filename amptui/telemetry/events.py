@@ -3,11 +3,11 @@
 Their list is bounded, newest first, with repeated events in one line.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from amptui.records.findings import (
     Float8Layers,
@@ -204,7 +204,7 @@ class EventLog:
     first_optimizer: str = ""
     """What lines call a run's first optimizer; empty while it is the only one."""
     _trace: ModulesTraced | None = None
-    counts: Counter[Severity] = field(default_factory=Counter)
+    counts: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(get_args(Severity), 0))
     """Lines of each severity so far, including those that fell out of the list."""
     _number: int = 0
     _newest: Event | None = field(default=None, init=False)

@@ -38,7 +38,7 @@ class FlopsWatch:
             if self._shapes_vary:
                 counted = replace(counted, shapes_vary=True)
             rate = seconds = None
-            if row is not None and not row.is_provisional:
+            if row is not None and not row.provisional_steps:
                 rate, seconds = row.samples_per_second, row.mean_step_seconds
             flops.append(flops_now(counted, seconds, run, rate))
         return tuple(flops)

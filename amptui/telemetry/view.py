@@ -208,11 +208,6 @@ class PrecisionStats:
         """The steps behind median and rate, whichever they are."""
         return self.provisional_steps or self.steps
 
-    @property
-    def is_provisional(self) -> bool:
-        """Whether its figures come from warm-up steps."""
-        return self.provisional_steps > 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:

@@ -10,8 +10,7 @@ from amptui.diagnosis import labels, probe_words, speed
 from amptui.diagnosis.amp_answer import amp_answer, answer_line, evidence_rows, question_words
 from amptui.diagnosis.event_words import event_details, event_text, run_ended
 from amptui.diagnosis.finding_fields import cosine_words, interval_ends
-from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.rank_numbers import RANK_NUMBERS
+from amptui.diagnosis.labels import RANK_NUMBERS, precision_label
 from amptui.diagnosis.run_facts import detail_facts, run_facts
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.diagnosis.words import SIGNS, SUBJECTS, long_words

@@ -191,7 +191,7 @@ def _title(stats: PrecisionStats) -> str:
 
 
 def _figure(stats: PrecisionStats, row: _Row) -> Cell:
-    return row.cell(stats), Style.DIM if row.is_uncertain and stats.is_provisional else Style.TEXT
+    return row.cell(stats), Style.DIM if row.is_uncertain and stats.provisional_steps else Style.TEXT
 
 
 def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
@@ -204,7 +204,7 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         return
     comparison, phrases = view.comparison, list[Phrase]()
     for stats in (_as_compared(one, view) for one in ordered(comparison)[: 2 if comparison.low else 1]):
-        style = Style.DIM if stats.is_provisional else precision_style(stats.precision)
+        style = Style.DIM if stats.provisional_steps else precision_style(stats.precision)
         label = Word(f"{'→ ' if phrases else ''}{_title(stats)} ", Style.DIM)
         phrases.append(Phrase((label, Word(_mean(stats), style)), len(phrases)))
     _, memory, _ = _differences(view)

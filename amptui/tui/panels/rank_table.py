@@ -5,8 +5,7 @@ from functools import partial
 
 from amptui.base import units
 from amptui.base.table import Cell, Column
-from amptui.diagnosis.labels import batch_words, size_words
-from amptui.diagnosis.rank_numbers import RANK_NUMBERS, RankNumber
+from amptui.diagnosis.labels import RANK_NUMBERS, RankNumber, batch_words, size_words
 from amptui.diagnosis.words import long_words, short_words
 from amptui.telemetry.rank_watch import RankSummary, RanksView
 from amptui.telemetry.view import SessionView
