@@ -55,7 +55,7 @@ def flops_hints(precisions: Sequence[PrecisionFlops]) -> list[str]:
     on_gpu = [flops for flops in precisions if flops.on_gpu]
     if any(flops.counted.shapes_vary for flops in on_gpu):
         return [
-            "no FLOP/s: input shapes vary while the number of samples does not, so one count does not fit all"
+            "no FLOP/s: the operations of a sample vary with the input shapes, so one count does not fit all"
         ]
     hints = []
     if names := list(dict.fromkeys(name for flops in on_gpu for name in flops.counted.uncounted)):

@@ -13,6 +13,10 @@ _ONE_TYPE = {"ieee": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bflo
 """What nearly all of a precision's operations multiply; in ``fp32`` torch's flags decide, unknown here."""
 
 
+LITTLE_CHANGE = 0.05
+"""If the operations of a sample differ more between two counts, none stands for all steps."""
+
+
 @dataclass(slots=True, eq=False)
 class FlopsWatch:
     """The count of each precision: of several the one of the most samples."""
@@ -23,8 +27,13 @@ class FlopsWatch:
     def add(self, record: FlopsCounted) -> None:
         """Take a count; one without operations says nothing."""
         self._shapes_vary |= record.shapes_vary
+        if record.flops <= 0:
+            return
         before = self._counts.get(record.precision)
-        if record.flops > 0 and (before is None or (before.samples or 0) <= (record.samples or 0)):
+        if before is not None and before.samples and record.samples:
+            change = record.flops / record.samples * before.samples / before.flops
+            self._shapes_vary |= abs(change - 1) > LITTLE_CHANGE  # longer samples in smaller batches, perhaps
+        if before is None or (before.samples or 0) <= (record.samples or 0):
             self._counts[record.precision] = record
 
     def flops(self, rows: Sequence[PrecisionStats], run: RunStarted | None) -> tuple[PrecisionFlops, ...]:

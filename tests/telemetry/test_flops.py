@@ -99,6 +99,9 @@ SPEEDS: dict[str, tuple[PrecisionFlops, ...]] = {
     "steps of two sizes, the larger counted": folded(MANY, *MIXED),
     "steps of two sizes, the smaller counted": folded(FEW, *MIXED),
     "steps of two sizes, both counted": folded(MANY, FEW, *MIXED),
+    "two sizes whose samples take different operations": folded(
+        MANY, samples.flops(flops=TERA, samples=64), *MIXED
+    ),
     "steps of one size": folded(MANY, *MIXED[:50]),
     "a size that no counted step had": folded(samples.flops(samples=100), *MIXED),
     "shapes that vary": folded(samples.flops(samples=256), VARIED, *STEPS),
