@@ -5,9 +5,7 @@ from typing import Any
 
 from amptui.records.run import DataInfo, EpochFinished, Record, RunFinished, RunStarted, Validation
 from amptui.records.steps import Steps
-from amptui.reports.compare.contrasts import Compared, compared
 from amptui.reports.compare.trace import RunFigures, figures_of
-from amptui.reports.export.template import MAX_COLOURS
 from tests.builders import make_finished
 from tests.checkout import ROOT
 from tests.telemetry import record_samples
@@ -96,13 +94,6 @@ def validating(first: float = 2.0, last: float = 1.0, **changes: Any) -> RunFigu
     """A run of 30 steps with these losses at its two validations."""
     *records, end = whole_run(5.0, **changes)
     return figures([*records[:11], validated(10, first), *records[11:], validated(30, last), end])
-
-
-def many_groups() -> Compared:
-    """More groups than there are colours for."""
-    return compared(
-        [figures(whole_run(config={"width": width}), name=str(width)) for width in range(MAX_COLOURS + 2)]
-    )
 
 
 SYNTHETIC = DataInfo(name="MNIST", real=False, samples=60_000)

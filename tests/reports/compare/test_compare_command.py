@@ -21,7 +21,6 @@ from tests.reports.compare.compared_runs import (
     BF16,
     FP32,
     figures,
-    many_groups,
     started,
     trained,
     validating,
@@ -53,7 +52,6 @@ def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "page.html"
     assert main(["compare", *RUNS[:2], "--html", str(place)]) == 0
     assert str(place) in capsys.readouterr().out
-    assert place.read_text().startswith("<!DOCTYPE html>")
     assert main(["compare", *RUNS[:2], "--html", str(place), "--json"]) == 0
     json.loads(capsys.readouterr().out)
     assert main(["compare", *RUNS[:2], "--html", str(tmp_path)]) == 1
@@ -144,6 +142,5 @@ def test_a_page_says_and_draws_what_was_compared(goldens: Goldens) -> None:
         "recorded": recorded,
         "every state": of_every_state(),
         "validations": compared([validating(), figures(trained([1.0] * 30, precision="bf16"))]),
-        "ten groups": many_groups(),
     }
     goldens.check_digests({name: without_style(page(comparison)) for name, comparison in pages.items()})
