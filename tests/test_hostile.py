@@ -109,8 +109,8 @@ def test_a_forged_journal_on_the_screen(forged: Path, warm: WarmSource) -> None:
             ("?", "replay keys"),
             ("?", "loss scale  GradScaler"),
             ("?", "╭ throughput"),
-            ("e", r"(?s)▸[^\n]*✖ long long.* other pages [^\n]*╯"),  # to its last line
-            ("\x1b[B", r"▸.*✖ .*failed"),
+            ("e", r"(?s)╭─ events.* other pages [^\n]*╯"),  # to its last line
+            ("\x1b[H", r"(?s)╭─ events.* 1–\d+ of .* lines [^\n]*╯"),
         )
         for key, shown in walk:
             terminal.press(key, until=shown)

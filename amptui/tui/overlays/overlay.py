@@ -6,6 +6,7 @@ An overlay draws on the canvas of the panels, so that they stay visible around i
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Protocol
 
 from textual.keys import key_to_character
@@ -140,7 +141,8 @@ def cut_lines(text: str, width: int) -> list[str]:
     return [text[i : i + size] for i in range(0, len(text), size)] or [""]
 
 
-def wrapped_lines(text: str, width: int, *, hang: str = "") -> list[str]:
+@lru_cache(maxsize=8192)
+def wrapped_lines(text: str, width: int, *, hang: str = "") -> Sequence[str]:
     """The same between words; further lines are indented like the first, plus ``hang``."""
     indent = text[: len(text) - len(text.lstrip())][:_MAX_INDENT]
     return textwrap.wrap(text, _characters(text, width), subsequent_indent=indent + hang) or [""]

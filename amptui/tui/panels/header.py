@@ -1,7 +1,5 @@
 """The top lines: what trains where, in which precision, and its progress; other optimizers."""
 
-from collections.abc import Sequence
-
 from amptui.base import units
 from amptui.diagnosis import activity, speed
 from amptui.diagnosis.event_words import not_saved
@@ -144,8 +142,6 @@ def _short(name: str) -> str:
 _OPTIMIZER_WIDTH = 20
 """Cells for a name that comes from a script."""
 
-_RANKS_OF_ONE = 10
-
 
 def front_label(view: SessionView) -> str:
     """What the optimizer in front is called; empty in a run with one."""
@@ -158,28 +154,16 @@ def _short_label(optimizer: OptimizerView) -> str:
 
 
 def draw_optimizers(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """The key that changes the front, then of each other one what fits: name and loss of all first."""
-    others = [optimizer for optimizer in view.optimizers if not optimizer.is_front]
-    phrases = [phrase("o", Style.KEY, -1)] if others else []
-    room = canvas.width - 2
-    count = len(others)
-    while (
-        count > 1 and line_width([*phrases, *map(_name, others[:count]), *_more(view, others, count)]) > room
-    ):
-        count -= 1
-    for place, optimizer in enumerate(others[:count]):
-        phrases += [_name(optimizer), *_numbers(optimizer, 1 + _RANKS_OF_ONE * place)]
-    write(canvas, 1, 0, fitting([*phrases, *_more(view, others, count)], room))
-
-
-def _more(view: SessionView, others: Sequence[OptimizerView], count: int) -> list[Phrase]:
-    """How many there is no room for, and whether there are more than a session keeps."""
-    phrases = []
-    if count < len(others):
-        phrases.append(phrase(f"+{len(others) - count}", Style.DIM, -1))
-    if view.optimizers_left_out:
-        phrases.append(phrase(f"⚠ more than {MAX_OPTIMIZERS}", Style.WARNING, -1))
-    return phrases
+    """The key that changes the front, then name and loss of the others that fit, and how many do not."""
+    others = [_name(optimizer) for optimizer in view.optimizers if not optimizer.is_front]
+    key = [phrase("o", Style.KEY, -1)] if others else []
+    kept = [phrase(f"⚠ more than {MAX_OPTIMIZERS}", Style.WARNING, -1)] if view.optimizers_left_out else []
+    line, room = [*key, *others, *kept], canvas.width - 2
+    for count in range(len(others) - 1, 0, -1):
+        if line_width(line) <= room:
+            break
+        line = [*key, *others[:count], phrase(f"+{len(others) - count}", Style.DIM, -1), *kept]
+    write(canvas, 1, 0, fitting(line, room))
 
 
 def _name(optimizer: OptimizerView) -> Phrase:
@@ -187,22 +171,7 @@ def _name(optimizer: OptimizerView) -> Phrase:
     letter = Word(precision_letter(optimizer.precision), precision_style(optimizer.precision) | BOLD)
     name = Word(f" {_short_label(optimizer)} ", Style.STRONG)
     if optimizer.loss is None and (words := loss_form_words(optimizer.loss_form, optimizer.micro_batches)):
-        return Phrase((letter, name, Word(words.partition(":")[0], Style.DIM)), -2)
+        return Phrase((letter, name, Word(words.partition(":")[0], Style.DIM)))
     finite = optimizer.loss is None or abs(optimizer.loss) < float("inf")
     loss = Word(units.loss(optimizer.loss), Style.TEXT if finite else Style.ERROR)
-    return Phrase((letter, name, Word("loss ", Style.DIM), loss), -2)
-
-
-def _numbers(optimizer: OptimizerView, rank: int) -> list[Phrase]:
-    """Skips, gradient norm, learning rate, step and average loss; the first matter most."""
-    numbers = (("avg", optimizer.smoothed_loss, 4), ("lr", optimizer.lr, 2), ("norm", optimizer.grad_norm, 1))
-    phrases = [
-        labelled(label, units.loss(number), rank + distance)
-        for label, number, distance in numbers
-        if number is not None
-    ]
-    phrases.append(labelled("step", units.count(optimizer.step), rank + 3))
-    if optimizer.skipped:
-        words = Word(units.count(optimizer.skipped), Style.WARNING), Word(" skipped", Style.DIM)
-        phrases.append(Phrase(words, rank))
-    return phrases
+    return Phrase((letter, name, Word("loss ", Style.DIM), loss))

@@ -35,13 +35,16 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.float16_histogram import LEGEND_LINES, draw_exponents
+from amptui.tui.renderables.float16_histogram import LEGEND_LINES, MIN_WIDTH, draw_exponents
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
 
 NOTHING_YET = "no gradients measured yet"
 
 _MIN_BARS, _MAX_BARS = 3, 18
 """Lines of bars."""
+
+_TITLE_LINES = 3
+"""Of a terminal that is too narrow for bars."""
 
 _FAIR_PART = 0.45
 """Of the lines, the histogram's where there is more to say than lines."""
@@ -81,11 +84,12 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     if numerics.window is not None and numerics.window.worst:
         blocks.append(Block(_worst_lines(numerics.window.worst, width), 6, 2))
     # The text gets what a histogram of a fair height leaves.
-    fair = max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * height))
+    most = 1 + _MAX_BARS + LEGEND_LINES if width >= MIN_WIDTH else _TITLE_LINES
+    fair = min(most, max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * height)))
     lines = fitting_lines(blocks, max(0, height - fair))
     room = height - len(lines)
     gap = int(room > _ROOMY)
-    upper = min(room - gap, 1 + _MAX_BARS + LEGEND_LINES)
+    upper = min(room - gap, most)
     _draw_window(canvas.rows(0, upper), view)
     write_lines(canvas, upper + gap, lines)
 
@@ -113,6 +117,8 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
         title.append(phrase(cost, Style.DIM, 4))
     write(canvas, 0, 0, fitting(title, canvas.width))
     draw_exponents(canvas.rows(1), window)
+    if canvas.width < MIN_WIDTH:
+        quiet(canvas.rows(1), "a wider terminal shows the histogram")
 
 
 # ---------------------------------------------------------------------------------------- headroom

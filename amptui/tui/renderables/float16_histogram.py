@@ -24,8 +24,8 @@ _MIN_BARS, _MAX_BARS = 50, 60
 """Bars of one exponent each. 50 begin at 2^-32, where the zone has room for the word ``flushed``; 60 begin at
 2^-42: smaller scaled gradients are rare."""
 
-_MIN_EXPONENTS = 48
-"""Bars of several exponents begin at 2^-30, as every window does."""
+MIN_WIDTH = GUTTER + _MIN_BARS + MARGIN
+"""Columns without which there is no histogram."""
 
 LEGEND_LINES = 3
 """Lines under the bars: the axis, the names of the zones, their shares."""
@@ -59,10 +59,11 @@ def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
     ``GUTTER``, NaN and Inf right of it. The first and the last bar include what lies beyond them, which an
     arrow shows.
     """
-    axis = _axis(canvas.width - GUTTER - MARGIN)
-    if axis is None or canvas.height <= LEGEND_LINES:
+    room = canvas.width - GUTTER - MARGIN
+    if room < _MIN_BARS or canvas.height <= LEGEND_LINES:
         return
-    first, joined, cells = axis
+    cells = room // _MIN_BARS
+    first = _END - min(_MAX_BARS, room // cells)
     # Their exact counts: a bar at the edge of two zones may include both sides.
     flushed_style = Style.WARNING if window.flushed else Style.DIM
     overflow_style = Style.ERROR if window.overflowing else Style.DIM
@@ -72,13 +73,9 @@ def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
         _Zone("normal", FLOAT16_ZONES["normal"], window.normal, Style.GOOD, "2^-14"),
         _Zone("overflow", FLOAT16_ZONES["overflow"], window.overflowing, overflow_style, "65,520"),
     )
-    # The first exponent of each bar, by zone.
-    bounds = pairwise([*(zone.first for zone in zones), _END])
-    starts = [np.arange(max(first, start), stop, joined) for start, stop in bounds]
-    edges = [cells * sum(map(len, starts[:i])) for i in range(len(starts) + 1)]
-    exponents = window.first_exponent + np.arange(len(window.counts))
-    bar_of = np.clip(np.searchsorted(np.concatenate(starts), exponents, side="right") - 1, 0, None)
-    counts = np.bincount(bar_of, weights=window.counts, minlength=sum(map(len, starts)))
+    edges = [cells * (zone.first - first) for zone in zones] + [cells * (_END - first)]
+    bar_of = np.clip(window.first_exponent - first + np.arange(len(window.counts)), 0, _END - first - 1)
+    counts = np.bincount(bar_of, weights=window.counts, minlength=_END - first)
     bars: Floats = counts / max(1, window.elements)
     rows = canvas.height - LEGEND_LINES
     area = canvas.part(Rect(GUTTER, 0, edges[-1], rows))
@@ -96,27 +93,7 @@ def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
     legend = canvas.rows(rows)
     below, above = max(0, first - window.first_exponent), max(0, _END - window.first_exponent)
     _draw_axis(legend, zones, edges, beyond=(any(window.counts[:below]), any(window.counts[above:])))
-    if joined == 1:
-        _draw_counts(legend, window, zones, edges)
-    else:
-        _draw_short_counts(legend, window, zones)
-
-
-def _axis(room: int) -> tuple[int, int, int] | None:
-    """The finest axis for ``room`` cells; None if there is too little room for any.
-
-    The exponent of the first bar, which also counts all smaller ones; the exponents in a bar (the last of a
-    zone may have fewer, none has those of two zones); and the cells of a bar.
-    """
-    if room >= _MIN_BARS:
-        cells = room // _MIN_BARS
-        return _END - min(_MAX_BARS, room // cells), 1, cells
-    first = _END - _MIN_EXPONENTS
-    ends = (first, *FLOAT16_ZONES.values(), _END)
-    for joined in (2, 3, 4):
-        if sum(-(-(b - a) // joined) for a, b in pairwise(ends)) <= room:
-            return first, joined, 1
-    return None
+    _draw_counts(legend, window, zones, edges)
 
 
 def _draw_bars(
@@ -142,7 +119,7 @@ def _draw_axis(legend: Canvas, zones: tuple[_Zone, ...], edges: list[int], beyon
     for zone, (start, stop) in zip(zones, pairwise(edges), strict=True):
         legend.fill(Rect(GUTTER + start, 0, stop - start, 1), "━", zone.style)
     for zone, start in zip(zones, edges[:-1], strict=True):
-        if zone.boundary and edges[-1] >= _MIN_BARS:
+        if zone.boundary:
             legend.text(GUTTER + start - len(zone.boundary) // 2, 0, zone.boundary)
     # Beside the bars: on them an arrow would hide the start of the last zone.
     if beyond[0]:
@@ -165,22 +142,6 @@ def _draw_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...]
     ):
         legend.text(x, 1, title, Style.DIM, width=width, align="right")
         legend.text(x, 2, text, style, width=width, align="right")
-
-
-def _draw_short_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...]) -> None:
-    """Write the same as a list, if the zones are narrower than their names."""
-    flushed, subnormal, normal, overflow = (
-        (name, units.share(zone.elements, window.elements), _share_style(zone))
-        for name, zone in zip(("flush", "sub", "normal", "over"), zones, strict=True)
-    )
-    zeros = ("zero", units.share(window.zeros, window.elements), int(Style.TEXT))
-    if window.nonfinite:
-        normal = ("NaN/Inf", units.count(window.nonfinite), Style.ERROR | BOLD)
-    for y, line in ((1, (flushed, subnormal, zeros)), (2, (normal, overflow))):
-        x = 0
-        for name, share, style in line:
-            x = legend.text(x, y, name, Style.DIM)
-            x = legend.text(x + 1, y, share, style) + 1
 
 
 def _share_style(zone: _Zone) -> int:

@@ -162,8 +162,6 @@ Happening = str | Sequence[Record] | SessionView
 
 logged, xray = views.logged(), with_xray()
 many_layers = with_xray(layers=tuple(layer(f"layer{i:03}", 0.9 + i / 10_000) for i in range(100)))
-first_of_two = [note(0, "\n" + "\n".join(f"first {i}" for i in range(60))), note(1, "\nsecond")]
-facts = [note(1, "\n" + "\n".join(f"fact {i}" for i in range(1, 101)))]
 
 
 class Browsed(NamedTuple):
@@ -175,21 +173,13 @@ class Browsed(NamedTuple):
 
 
 BROWSED = {
-    "the selected event stays selected while new ones arrive, and a dropped one leaves the position": Browsed(
-        EventBrowser, notes(0, 99), ["down down j", notes(100, 499), "up", notes(500, 4999)]
+    "the newest event stays in sight until somebody scrolls, also one whose count grows": Browsed(
+        EventBrowser,
+        [nan_loss(10), *notes(0, 29)],
+        [[nan_loss(11), nan_loss(12), note(30)], "up", [note(31)], "slash n a n", "escape end"],
     ),
-    "a selected line whose count grows stays selected": Browsed(
-        EventBrowser, [nan_loss(10), note(1)], ["down", [nan_loss(11), nan_loss(12), note(2), note(3)]]
-    ),
-    "the details of another event start at the top": Browsed(
-        EventBrowser, first_of_two, ["down right right", "up down"]
-    ),
-    "arrows scroll a long event to its end": Browsed(
-        EventBrowser, facts, ["right", "right " * 30, "left", "left " * 30]
-    ),
-    "without an event there is nothing to select": Browsed(
-        EventBrowser, [], ["down up end home pagedown pageup right left"]
-    ),
+    "the details of an event stand below it": Browsed(EventBrowser, [note(1, "\nfact 1\nfact 2")], []),
+    "without an event there is nothing to scroll": Browsed(EventBrowser, [], ["down up end home pagedown"]),
     "the newest output stays in sight until somebody scrolls, and again from the end on": Browsed(
         OutputBrowser, output(0, 59), [output(60, 60), "home", output(61, 61), "end", output(62, 62)]
     ),
