@@ -1,7 +1,6 @@
 """The events: errors and warnings that still matter first, then switches, epochs and all others."""
 
 import time
-from collections.abc import Sequence
 
 from amptui.base import units
 from amptui.diagnosis.event_words import event_text
@@ -38,13 +37,31 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
 
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """Trouble in up to two lines each, then the others, newest first: one of them at least."""
+    """Trouble in up to two lines each, then the others, newest first: one of them at least.
+
+    Each with its local time where there is room, its sign, its step if it has one, and its text.
+    """
     if not view.events:
         quiet(canvas, NOTHING_YET)
     groups: dict[bool, list[Event]] = {True: [], False: []}
     for event in view.events:
         groups[_stands(event, view, screen.now)].append(event)
-    draw_events(canvas, groups[False], standing=groups[True])
+    standing, events = groups[True], groups[False]
+    steps = [event.step for event in (*standing[: canvas.height], *events[: canvas.height])]
+    step_width = max((len(units.count(step)) for step in steps if step is not None), default=0)
+    y = 0
+    for group, end, most in (
+        (standing, canvas.height - bool(events), _TROUBLE_LINES),
+        (events, canvas.height, 1),
+    ):
+        for event in group[: end - y]:
+            x = canvas.text(0, y, when(event), Style.DIM) + 2 if canvas.width >= _TIMES_FROM else 0
+            x = canvas.text(x, y, *sign_of(event)) + 1
+            if event.step is not None:
+                x = canvas.text(x, y, f"step {units.count(event.step):>{step_width}}", Style.DIM) + 2
+            for line in _lines(event_text(event), canvas.width - x, min(most, end - y)):
+                canvas.text(x, y, line, text_style(event), width=canvas.width - x)
+                y += 1
 
 
 def _stands(event: Event, view: SessionView, now: float) -> bool:
@@ -61,30 +78,6 @@ def _stands(event: Event, view: SessionView, now: float) -> bool:
     if isinstance(about, SkipRow) and view.switches and view.switches[-1].step > about.last.step:
         return False  # another precision runs
     return view.outcome is not None or now - event.time < _STANDING_SECONDS
-
-
-def draw_events(canvas: Canvas, events: Sequence[Event], *, standing: Sequence[Event] = ()) -> None:
-    """Each with its local time where there is room, its sign, its step if it has one, and its text."""
-    steps = [event.step for event in (*standing[: canvas.height], *events[: canvas.height])]
-    step_width = max((len(units.count(step)) for step in steps if step is not None), default=0)
-    y = 0
-    for group, end, most in (
-        (standing, canvas.height - bool(events), _TROUBLE_LINES),
-        (events, canvas.height, 1),
-    ):
-        for event in group[: end - y]:
-            x = canvas.text(0, y, when(event), Style.DIM) + 2 if has_times(canvas.width) else 0
-            x = canvas.text(x, y, *sign_of(event)) + 1
-            if event.step is not None:
-                x = canvas.text(x, y, f"step {units.count(event.step):>{step_width}}", Style.DIM) + 2
-            for line in _lines(event_text(event), canvas.width - x, min(most, end - y)):
-                canvas.text(x, y, line, text_style(event), width=canvas.width - x)
-                y += 1
-
-
-def has_times(width: int) -> bool:
-    """Whether a list of so many columns has room for times."""
-    return width >= _TIMES_FROM
 
 
 def when(event: Event) -> str:

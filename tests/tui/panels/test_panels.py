@@ -117,7 +117,7 @@ def test_trouble_stands_before_what_is_newer_unless_it_is_over(
 )
 def test_of_an_event_that_is_too_long_what_to_do_stays(text: str, width: int, line: str) -> None:
     canvas = Canvas(width + 2, 1)
-    event_list.draw_events(canvas, view_of(Note(time=1.0, severity="info", text=text)).events)
+    event_list.draw(canvas, view_of(Note(time=1.0, severity="info", text=text)), ScreenState())
     assert canvas.lines()[0][2:].strip() == line
 
 
