@@ -1,4 +1,4 @@
-"""The ranks of a distributed run: a row for each, or the slowest and the fastest."""
+"""The ranks of a distributed run: a row for each, or the slowest."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -32,8 +32,8 @@ NO_SAMPLE = "no numbers of the ranks yet"
 MAX_ROWS = 16
 """The panel beside others has room for so many rows at most."""
 
-_EXTREME_LINES = 9
-"""Of more ranks it shows the slowest and the fastest, with their titles."""
+_SLOWEST_LINES = 7
+"""Of more ranks it shows the slowest, with their titles."""
 
 _MAX_TROUBLES = 3
 """For more the panel does not grow: the events tell all."""
@@ -42,9 +42,6 @@ _MIN_BAR, _MAX_BAR = 16, 48
 
 _WIDE, _WIDE_MIN_BAR = 100, 24
 """From this width on a bar has so many cells at least: its legend fits."""
-
-_FASTEST = 2
-"""Rows of the fastest ranks, below the slowest and titles of their own."""
 
 _PLACE_WIDTH, _MIN_REASON = 24, 12
 
@@ -86,7 +83,7 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     if len(ranks.rows) < body.height:
         draw_table(body, _columns(body, view, ranks), ranks.rows)
     else:
-        _draw_extremes(body, view, ranks)
+        draw_table(body, _columns(body, view, ranks, "slowest"), ranks.slowest_first)
 
 
 def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
@@ -106,28 +103,16 @@ def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
 
 
 def wanted_height(view: SessionView) -> int:
-    """Lines that show the ranks well, with the frame: all rows or the extremes; 0 without ranks."""
+    """Lines that show the ranks well, with the frame: all rows or the slowest; 0 without ranks."""
     if view.ranks is None:
         return 0
     size = view.ranks.world_size
     troubles = sum(finding.subject != "rank speed" for finding in view.ranks.findings)
-    return 3 + min(_MAX_TROUBLES, troubles) + (size + 1 if size <= MAX_ROWS else _EXTREME_LINES)
+    return 3 + min(_MAX_TROUBLES, troubles) + (size + 1 if size <= MAX_ROWS else _SLOWEST_LINES)
 
 
 def _slow_ranks(ranks: RanksView) -> tuple[int, ...]:
     return ranks.slow.ranks if ranks.slow is not None else ()
-
-
-def _draw_extremes(canvas: Canvas, view: SessionView, ranks: RanksView) -> None:
-    """The slowest ranks and, where there is room, the fastest: by data wait and local compute."""
-    if canvas.height < 2:
-        return
-    rows = ranks.slowest_first
-    fastest = _FASTEST if canvas.height >= 3 + 2 * _FASTEST else 0
-    slowest = min(len(rows) - fastest, canvas.height - 1 - (fastest + 1 if fastest else 0))
-    y = draw_table(canvas, _columns(canvas, view, ranks, "slowest"), rows, shown=slice(slowest))
-    if fastest:
-        draw_table(canvas, _columns(canvas, view, ranks, "fastest"), rows, y=y, shown=slice(-fastest, None))
 
 
 _EVIDENCE: Mapping[str, tuple[str, ...]] = {
