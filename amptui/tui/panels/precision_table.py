@@ -121,11 +121,6 @@ _DIFFERENCE = Column[_Row](
 """As wide as ``1.61 to 1.69``."""
 
 
-def headline(_view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """Nothing: the verdict is above all panels."""
-    return []
-
-
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """The table, then an A/B test's progress or what needs attention; enlarged, each finding has a row."""
     if not view.comparison.rows:

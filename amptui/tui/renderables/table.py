@@ -15,26 +15,24 @@ def draw_table(
     columns: Sequence[Column[Row]],
     rows: Sequence[Row],
     *,
-    y: int = 0,
     shown: slice = slice(None),
     style: Callable[[Row], int] = lambda _: Style.TEXT,
 ) -> int:
-    """Draw the titles at line ``y`` and below them the rows that are ``shown``; return the line after them.
+    """Draw the titles and below them the rows that are ``shown``; return the line after them.
 
     The widths are of all rows: scrolling moves no column. ``style``: of a row's cells without their own.
     """
-    x, top = 0, y + 1
-    visible = rows[shown][: max(0, canvas.height - top)]
+    x, visible = 0, rows[shown][: max(0, canvas.height - 1)]
     for i, (column, width) in enumerate(fitting_columns(columns, rows, canvas.width)):
         x += column.gap if i else 0
-        write_cell(canvas, x, y, width, column, column.title_in(width), Style.DIM)
-        for line, row in enumerate(visible, top):
+        write_cell(canvas, x, 0, width, column, column.title_in(width), Style.DIM)
+        for line, row in enumerate(visible, 1):
             if column.draw is not None:
                 column.draw(canvas, x, line, width, row)
             else:
                 write_cell(canvas, x, line, width, column, column.cell(row), style(row))
         x += width
-    return top + len(visible)
+    return 1 + len(visible)
 
 
 def write_cell(
