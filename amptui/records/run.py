@@ -28,7 +28,7 @@ from amptui.records.ranks import RecordOfRanks
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import Steps
 
-FORM = 12
+FORM = 13
 """Of journals, of a session's state, and of what a run and its screens say to each other: counted up when an
 amptui with another form could no longer read one of them."""
 
