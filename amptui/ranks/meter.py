@@ -215,6 +215,8 @@ class PostedRows:
         self._number = 0
         """That of the row that is asked for, or the newest; equal on all ranks."""
         self._own_row: RankNumbers | None = None
+        self._newest = 0, RankNumbers()
+        """The newest row that this rank has measured, and its number."""
         self._taken_number = 0
         """The number of the newest rows that rank 0 has taken."""
         self._next_at = 0.0
@@ -226,7 +228,7 @@ class PostedRows:
     def put(self, numbers: RankNumbers) -> None:
         """The training's numbers at this point."""
         self.due = NEVER
-        self._own_row = numbers
+        self._own_row, self._newest = numbers, (self._number, numbers)
 
     def follow(self, number: int, point: int) -> None:
         """Rank 0 has asked for row ``number`` at ``point``, or as soon as the training hears of it."""
@@ -258,6 +260,11 @@ class PostedRows:
         """The training's last numbers, which ``gather`` gets of all ranks: here they come to the end."""
         with self._announcing:
             self._finished, self.due = True, NEVER
-        last_rows = gather(numbers)
-        if self._report is not None:
-            self._report.take(last_rows)
+        last_rows = gather([*self._newest, numbers])
+        if self._report is None:
+            return
+        # Those that not all had posted before come first.
+        pending = [row if number > self._taken_number else None for number, row, _ in last_rows]
+        if any(pending):
+            self._report.take([row or RankNumbers() for row in pending])
+        self._report.take([row for _, _, row in last_rows])

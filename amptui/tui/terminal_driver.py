@@ -6,6 +6,7 @@ import os
 import re
 import select
 import selectors
+import signal
 import sys
 import termios
 import threading
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 _ALTERNATE_SCREEN = "\x1b[?1049h"
 
 _READ_BYTES = 4096
+
+_UNRESPONSIVE_SECONDS = 1.0
+"""If the screen has not handled a Ctrl+C for so long, the next one is sent as a signal."""
 
 _POLL_SECONDS = 0.1
 """How often the input thread checks for silence and for the end of the screen."""
@@ -215,6 +219,7 @@ class PatientDriver(LinuxDriver):
         self._continues = self._opening is not None
         self._keyboard = Keyboard()
         self._hurried = False
+        self._interrupt_handled: threading.Event | None = None
 
     @property
     def waiting_writes(self) -> int:
@@ -305,6 +310,18 @@ class PatientDriver(LinuxDriver):
                     messages += keyboard.take(data)
                 for message in messages:
                     self.process_message(message)
+
+    def process_message(self, message: Message) -> None:
+        """Pass a message on. If the screen handles no keys any more, Ctrl+C becomes a signal."""
+        if isinstance(message, Key) and message.key == "ctrl+c":
+            if self._interrupt_handled is not None and not self._interrupt_handled.wait(
+                _UNRESPONSIVE_SECONDS
+            ):
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+            self._interrupt_handled = threading.Event()
+            self._loop.call_soon_threadsafe(self._interrupt_handled.set)
+        super().process_message(message)
 
     def _get_terminal_size(self) -> tuple[int, int]:
         return terminal_size()
