@@ -140,7 +140,9 @@ class Parser(argparse.ArgumentParser):
         if "--compile" in self._option_string_actions:
             # A bare one with its mode: argparse would take any word that follows.
             args = [
-                "--compile=default" if word == "--compile" and following not in _COMPILE_CHOICES else word
+                "--compile=default"
+                if len(word) > 3 and "--compile".startswith(word) and following not in _COMPILE_CHOICES
+                else word
                 for word, following in zip_longest(args, args[1:])
             ]
         options, unknown = super().parse_known_args(args, namespace)

@@ -25,7 +25,7 @@ from amptui.records.run import LOW_PRECISIONS, base_precision
 from amptui.reports.advise.evidence import CANDIDATES, Evidence, Exclusion, step_seconds, view_of
 from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
 from amptui.reports.advise.stages import BASELINE, Stages
-from amptui.reports.bench.measure import device_of, slow_float16
+from amptui.reports.bench.measure import device_of, slow_on_cpu
 from amptui.reports.bench.progress import Progress, comparison_parts
 from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.telemetry.view import SessionView
@@ -60,7 +60,7 @@ class _Measurer:
         """Measure FP32 beside the others, once more without one that ends the training; then the losses."""
         remaining, excluded = list(self._request.precisions or CANDIDATES), dict[str, Exclusion]()
         is_on_cpu = device_of(self._request.training).type == "cpu"
-        slow = slow_float16() if is_on_cpu and self._request.precisions is None else {}
+        slow = slow_on_cpu() if is_on_cpu and self._request.precisions is None else {}
         training = replace(self._request.training, precision=BASELINE, min_steps=_MIN_STEPS, interactive=True)
         while True:
             stages = Stages(remaining, seconds=self._request.minutes * 60, slow_on_cpu=slow)

@@ -22,7 +22,7 @@ from amptui.reports.advise.evidence import CANDIDATES, Evidence
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.advise.measuring import failure, show_stages
 from amptui.reports.advise.stages import Stages
-from amptui.reports.bench.measure import slow_float16
+from amptui.reports.bench.measure import slow_on_cpu
 from amptui.reports.bench.progress import Progress
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
@@ -56,7 +56,7 @@ def measure_script(request: AdviseRequest, stop: Control) -> tuple[Evidence, Amp
         f"running {request.script[0]}; amptui stops it after the measurement, at most {limit} after its "
         "first step; the script still writes its own files"
     )
-    slow = slow_float16() if request.precisions is None else {}  # it takes a second in which a script may end
+    slow = slow_on_cpu() if request.precisions is None else {}  # it takes a second in which a script may end
     stages = Stages(request.precisions or CANDIDATES, seconds=request.minutes * 60, slow_on_cpu=slow)
     with TemporaryDirectory(prefix="amptui-advise-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch) / script_name(request.script)

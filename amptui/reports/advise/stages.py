@@ -110,8 +110,9 @@ class Stages:
         while not self._view.step:
             yield
         run = self._view.run
-        if run is not None and run.device == "cpu":
-            for precision, why in self._slow_on_cpu.items():
+        if run is not None:
+            slow = self._slow_on_cpu if run.device == "cpu" else {}
+            for precision, why in {**slow, **run.unsupported}.items():
                 self._exclude(precision, Exclusion("not here", why))
         yield from self._first_steps()
         if self._evidence.lost_in:

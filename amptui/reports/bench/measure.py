@@ -33,6 +33,8 @@ before the last of these arrived."""
 SLOW = 2.0
 """If float16 is slower than float32 by this factor, it is measured only if asked for."""
 
+_NO_FASTER_FLOAT8 = "no CPU multiplies float8 faster"
+
 
 def bench(request: BenchRequest, *, json: bool) -> int:
     """Measure, print the results, and return the exit status.
@@ -173,8 +175,7 @@ def plan_precisions(
     if "fp8" in worth and "fp8" not in left_out and (trouble := torchao_trouble(fp8_recipe)):
         left_out["fp8"] = trouble
     if names is None and device.type == "cpu":
-        same = {"ieee": "the same as FP32 on a CPU", "fp8": "no CPU multiplies float8 faster"}
-        left_out = same | left_out | slow_float16()
+        left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | slow_on_cpu()
     precisions = tuple(dict.fromkeys(worth))
     precisions = tuple(name for name in precisions if name not in left_out)
     plan = Plan(precisions, left_out)
@@ -203,14 +204,17 @@ def device_of(training: TrainRequest) -> "torch.device":
     return choose_device(training.device)
 
 
-def slow_float16() -> dict[str, str]:
-    """``fp16`` with the reason, if this CPU is much slower in float16; else nothing."""
+def slow_on_cpu() -> dict[str, str]:
+    """``fp8``, and ``fp16`` if this CPU is much slower in float16, each with the reason."""
     import torch
 
     from amptui.reports.doctor import precisions
 
     speed = precisions.measure(torch.device("cpu"), ("fp16",), budget_seconds=0.0)["fp16"]
     if isinstance(speed, str) or (times := 1 / speed.value) < SLOW:
-        return {}
+        return {"fp8": _NO_FASTER_FLOAT8}
     slower = f"takes {times:.0f} times as long as a float32 one on this CPU"
-    return {"fp16": f"a float16 matrix product {slower}; use --precisions to include it"}
+    return {
+        "fp8": _NO_FASTER_FLOAT8,
+        "fp16": f"a float16 matrix product {slower}; use --precisions to include it",
+    }

@@ -104,9 +104,9 @@ def _chart(
     drawn, colours = [], []
     for group in groups:
         for run in group.runs:
-            curve, values = run.training, run.means
-            if validation:
-                curve, values = run.validation, run.validation.loss
+            curve = run.validation if validation else run.training
+            is_smooth = not validation and np.isfinite(run.means).any()  # of a short run all losses are drawn
+            values = run.means if is_smooth else curve.loss
             x = getattr(curve, axis)
             on_axis = np.isfinite(x) & (axis != "seconds" or run.seconds is not None)
             if on_axis.any():
@@ -116,7 +116,7 @@ def _chart(
     high = max((float(x[-1]) for x, *_ in drawn), default=1.0)
     if high <= low:
         high = low + max(1.0, abs(low) * _LEAST_SHARE)
-    count = min(MAX_COLUMNS, max((len(x) for x, *_ in drawn), default=1))
+    count = MAX_COLUMNS
     series = {}
     for number, (x, values, losses) in enumerate(drawn):
         places = np.clip((x - low) / (high - low) * count, 0, count - 1).astype(np.int64)

@@ -13,7 +13,7 @@ from amptui.base import strictjson
 from amptui.base.prompt import put
 from amptui.base.text import ASCII_REPLACEMENTS, printable
 from amptui.base.units import counted
-from amptui.reports.doctor import gpus, machine, precisions
+from amptui.reports.doctor import gpus, machine
 from amptui.reports.doctor.check import Check, Kind, one_line, poor
 
 _SIGNS: dict[Kind, str] = {"good": "✔", "info": "·", "warning": "⚠", "error": "✖"}
@@ -27,12 +27,19 @@ _WIDEST = 110
 Section = tuple[str, bool, Callable[[], Iterable[Check]]]
 """A title, whether the checks need torch, and the checks, run on demand."""
 
+
+def _precision_checks() -> Iterable[Check]:
+    from amptui.reports.doctor import precisions  # which imports numpy: it may be missing
+
+    return precisions.precision_checks()
+
+
 SECTIONS: Sequence[Section] = (
     ("software", False, machine.software_checks),
     ("software", True, machine.compile_checks),
     ("CUDA", True, gpus.cuda_checks),
     ("GPUs", True, gpus.gpu_checks),
-    ("precisions", True, precisions.precision_checks),
+    ("precisions", True, _precision_checks),
     ("processors and memory", True, machine.machine_checks),
     ("terminal", False, machine.terminal_checks),
     ("folders", False, machine.storage_checks),
