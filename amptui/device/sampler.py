@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -98,9 +99,11 @@ def sample_host(last: HostSample, root: Path = Path("/")) -> HostSample:
     total_bytes, folder = min(memory_limits(root), default=(machine.total, root))
     if total_bytes < machine.total:
         # Kubernetes and Docker leave out the file cache, too: it grows with every file that is read.
-        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        current_bytes = int((folder / "memory.current").read_text())
-        used_bytes = max(0, current_bytes - int(statistics["inactive_file"]))
+        used_bytes = None
+        with suppress(OSError, ValueError, LookupError):
+            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            current_bytes = int((folder / "memory.current").read_text())
+            used_bytes = max(0, current_bytes - int(statistics["inactive_file"]))
     else:  # "available" and not "free": the kernel frees the page cache when memory is needed
         used_bytes, total_bytes = machine.total - machine.available, machine.total
     return HostSample(

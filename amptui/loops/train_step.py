@@ -200,7 +200,7 @@ class TrainMonitor(Monitor):
         if row is not None and not math.isfinite(row[0]):
             self.look_at_once()  # on a CPU the loss is known before the next step, while its batch is there
             batches = [micro_batch.batch for micro_batch in micro_batches]
-            self.probes.trace.explain(batches, self.step, current.precision)
+            self.probes.explain(batches, self.step, current.precision)
         self.in_step = False
 
     def _make_observed(

@@ -239,19 +239,18 @@ class TraceProbe(Probe):
     def explain(self, batches: Iterable[object], step: int, precision: str) -> None:
         """Emit that ``batches`` of ``step`` on the host, whose loss was not finite, hold NaN or Inf, if so.
 
-        Then no later step is traced for it: there the weights may be lost, too.
+        Then no later step is traced for it: there the weights may be lost, too. Of a pair only the first
+        counts, and of a mapping nothing: labels may hold NaN that the loss leaves out.
         """
         if step - self._trouble_step < TRACE_GAP_STEPS:
             return
         for batch in batches:
-            values = list(batch) if isinstance(batch, tuple | list) else [batch]
-            largest = largest_inputs(values, {})
-            if inputs := bad_inputs(largest, [value.item() for _, value in largest]):
+            inputs = batch[:1] if isinstance(batch, tuple | list) else [batch]
+            largest = [] if isinstance(batch, Mapping) else largest_inputs(inputs, {})
+            if bad := bad_inputs(largest, [value.item() for _, value in largest]):
                 self._trouble_step = step
-                traced = ModulesTraced(
-                    time=time.time(), step=step, precision=precision, inputs=inputs, cause="input"
-                )
-                self._sender.emit(traced)
+                traced = partial(ModulesTraced, time=time.time(), step=step, precision=precision)
+                self._sender.emit(traced(inputs=bad, cause="input"))
                 return
 
     def around(self) -> ModuleTrace:

@@ -3,7 +3,7 @@
 No measurement waits for the device: its numbers arrive a few steps later, through a readback of their own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -123,6 +123,11 @@ class Probes:
         if self._enabled:
             self._buffers.check_after(trouble_step, step)
             self.trace.arm_after(unexplained_step)
+
+    def explain(self, batches: Iterable[object], step: int, precision: str) -> None:
+        """See :meth:`TraceProbe.explain`."""
+        if self._enabled:
+            self.trace.explain(batches, step, precision)
 
     def drain(self) -> None:
         """Deliver the numbers that have arrived."""

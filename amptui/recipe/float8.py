@@ -106,8 +106,8 @@ class Float8Linears:
         """Why nothing can multiply in float8; empty if something can."""
         self._models = dict(model) if isinstance(model, Mapping) else {"": model}
         self._float8_class: type[nn.Linear] | None = None
-        self.is_on = False
-        """Whether they multiply in float8 now."""
+        self.is_on: bool | None = False
+        """Whether they multiply in float8 now; None if an error of a signal handler ended a change."""
         self._look_for_layers()
 
     def prepare(self) -> str:
@@ -133,8 +133,9 @@ class Float8Linears:
     def become(self, *, on: bool) -> None:
         """Multiply in float8 from the next call on, for which it must have been prepared, or no longer."""
         on = on and not self.hindrance
-        if on == self.is_on:
+        if on is self.is_on:
             return
+        self.is_on = None
         kind = self._float8_class if on else nn.Linear
         assert kind is not None, "it has been prepared"
         for linear in self.linears.values():
@@ -154,7 +155,7 @@ class Float8Linears:
             models[name] is model for name, model in self._models.items()
         ):
             return False
-        was_on = self.is_on
+        was_on = bool(self.is_on)
         self.become(on=False)
         self._models = dict(models)
         self._look_for_layers()
@@ -164,7 +165,7 @@ class Float8Linears:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Within it the layers may change as they like; afterwards they multiply as before."""
-        before = self.is_on
+        before = bool(self.is_on)
         try:
             yield
         finally:

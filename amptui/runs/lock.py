@@ -60,7 +60,8 @@ class RunLock:
             # A folder of root's may be everybody's, and what a link there leads to would be overwritten.
             file = open_file(run_dir.lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except OSError as error:
-            raise RunFolderError(f"cannot lock {folder}: {reason(error)}") from error
+            hint = "choose another folder with --run-dir"
+            raise RunFolderError(f"cannot lock {folder}: {reason(error)}", hint=hint) from error
         limit = time.monotonic() + _PATIENCE_SECONDS
         while not _try_to_lock(file):
             if time.monotonic() >= limit:
