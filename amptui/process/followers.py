@@ -351,13 +351,15 @@ class RemoteFollower(Follower):
     """Of a run on another machine, through ssh: only what arrives is known of it."""
 
     def __init__(self, remote: "Remote", ssh: "Ssh") -> None:
+        from amptui.runs.remote import program_there
+
         super().__init__(ssh.connection, f"{remote.host}:{ssh.header.folder}")
         self._remote = replace(remote, run=ssh.header.folder)
         self._ssh = ssh
         self._is_unreachable = False
         self.host = remote.host
         self.attach_command = f"amptui attach {remote.argument(ssh.header.run)}"
-        self.list_command = f"ssh {shlex.quote(remote.host)} amptui runs"
+        self.list_command = f"ssh {shlex.quote(remote.host)} {shlex.quote(f'{program_there()} runs')}"
 
     def connect_again(self) -> socket.socket | None:
         """Connect again, as often as it takes.

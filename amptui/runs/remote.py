@@ -84,6 +84,11 @@ _HEADER_OPENING = f'{{"{_MARK}"'.encode("ascii")
 _PIECE_BYTES = 64 * 1024
 
 
+def program_there() -> str:
+    """How amptui starts on another machine."""
+    return os.environ.get(COMMAND_VARIABLE, "") or "amptui"
+
+
 class UnreachableError(RemoteError):
     """No connection to HOST now; ``needs_user`` if none is possible without asking the user."""
 
@@ -181,8 +186,7 @@ class Ssh:
             raise RemoteError("there is no ssh here", hint="install OpenSSH's client")
         self.host = remote.host
         self._limit_seconds = _BATCH_SECONDS if batch else math.inf
-        program = os.environ.get(COMMAND_VARIABLE, "") or "amptui"
-        command = " ".join([program, *map(shlex.quote, arguments)])
+        command = " ".join([program_there(), *map(shlex.quote, arguments)])
         options = [*_OPTIONS, *(_BATCH_OPTIONS if batch else ())]
         self.connection, theirs = socket.socketpair()
         try:

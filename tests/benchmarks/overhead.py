@@ -103,10 +103,10 @@ def main() -> int:
                     figures.append(first_panels(lab, QUICK_STARTS if quick else STARTS))
                     continue
                 workload = workloads(on_gpu=options.device == "cuda", quick=quick)[name]
-                for asked in (replace(workload, precision=precision) for precision in options.precisions):
-                    sides = {side: (side, asked) for side in (PLAIN, *options.sides)}
+                for variant in (replace(workload, precision=precision) for precision in options.precisions):
+                    sides = {side: (side, variant) for side in (PLAIN, *options.sides)}
                     turns = take_turns(lab, sides, **times, longest_seconds=LONGEST_TURNS_SECONDS)
-                    figures += [each for side in options.sides for each in _figures(asked, turns, side)]
+                    figures += [each for side in options.sides for each in _figures(variant, turns, side)]
             except Exception as error:  # noqa: BLE001 - what fails here must not cost what was measured before
                 errors[name] = f"{type(error).__name__}: {error}"
     report |= {"seconds": round(time.monotonic() - began, 1), "errors": errors}
