@@ -173,7 +173,7 @@ class TrainMonitor(Monitor):
         self.step += 1
         self.epoch, self.in_step = epoch, True
         switch = self.switch
-        warming_up = switch.begin_step()
+        warming_up = switch.begin_step(self.step)
         inputs = _inputs(micro_batches) if warming_up else None
         counts_flops = inputs is not None and self.probes.flops.is_due(switch.precision, inputs)
         if self.step > self.probes.until and not counts_flops:
@@ -330,7 +330,7 @@ class TrainMonitor(Monitor):
             if agreed & WEIGHTS:
                 self.divergence.count_weights()
             self._agreed |= agreed & ~WEIGHTS
-        closer = step == 0 or self.switch.needs_observation or self._timeline.armed or self._agreed > 0
+        closer = step == 0 or self.switch.needs_observation(step) or self._timeline.armed or self._agreed > 0
         self.probes.until = max(step + closer, self.probes.until, self.probes.norms.until)
 
     # --------------------------------------------------------------------- around the steps

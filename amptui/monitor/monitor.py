@@ -97,8 +97,10 @@ class Monitor:
         self._readback = open_readback(device, clock=clock, deliver_steps=self.reporter.steps)
         self.allocator = AllocatorWatch(device)
         self._lrs = LearningRateReader()
-        self._warm_up, self._warms_up = WarmUp(), True
+        self._warm_up = WarmUp()
         """Where the precision is not amptui's: no step is one of the warm-up after the first that is not."""
+        self._is_steady = False
+        """Whether the next steps, until somebody looks, are none of the warm-up."""
         self._reported_precision = ""
         self._look_step, self._look_due = 0, 0.0
 
@@ -204,7 +206,7 @@ class Monitor:
                 self.probes.window.check_age(step, precision.name, self.loss_scale())
             if precision.scales:
                 most = MAX_SCALED_STEPS_BETWEEN_LOOKS
-            most, growth_interval = min(most, switch.steps_to_next_event), precision.growth_interval
+            most, growth_interval = min(most, switch.steps_to_next_event(step)), precision.growth_interval
             if growth_interval is not None:
                 next_growth = self.reporter.next_growth(growth_interval, step)
         steps = min(most, self.probes.plan(step, self.reporter.trouble_step, next_growth))
@@ -257,7 +259,7 @@ class Monitor:
 
     def break_down_memory(self, precision: str) -> None:
         """Emit where the memory of the last step went, if that is due."""
-        if not self.switch.breakdown_is_due or self._has_parts:
+        if not self.switch.breakdown_is_due(self.step) or self._has_parts:
             return
         with self.probes.suppress_errors("memory breakdown"):
             trained, peak_bytes = self._trained, self.allocator.peak_bytes()

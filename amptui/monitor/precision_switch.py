@@ -85,8 +85,8 @@ class PrecisionSwitch:
         the others inside a collective, which nobody can take back. The run then ends, and names the rank."""
         self.agree: Callable[[str], str] = lambda trouble: trouble
         """Tells other ranks this one's trouble, or "" if it has none; returns that of any of them."""
-        self._first_step = 1
-        self._steps = self._settled_steps = 0
+        self._first_step = self._settled_step = 0
+        """Of this stretch, the first step and the first after the warm-up; 0 if there is none yet."""
         self._warm_up = WarmUp()
         self.settled = False
         """Whether the warm-up of this stretch is over."""
@@ -118,34 +118,29 @@ class PrecisionSwitch:
             if precision is not current:
                 current.enter()
 
-    @property
-    def needs_observation(self) -> bool:
-        """Whether to observe the next step: it is on trial, or its memory is to be measured."""
-        breakdown_follows = self._settled_steps == _BREAKDOWN_STEPS - 1 and self._ab_test is None
-        return self._trial is not None or breakdown_follows
+    def needs_observation(self, step: int) -> bool:
+        """Whether to observe the one after ``step``: it is on trial, or its memory is to be measured."""
+        return self._trial is not None or self.breakdown_is_due(step + 1)
 
-    @property
-    def steps_to_next_event(self) -> int:
-        """Steps until something may have to be decided here; 1 looks before each step."""
-        if not self.settled or (self._settled_steps < _BREAKDOWN_STEPS and self._ab_test is None):
+    def steps_to_next_event(self, step: int) -> int:
+        """Steps after ``step`` until something may have to be decided here; 1 looks before each step."""
+        if not self.settled or (step < self._settled_step + _BREAKDOWN_STEPS - 1 and self._ab_test is None):
             return 1
         return _NO_EVENT_STEPS if self._ab_test is None else max(1, self._ab_test.steps_left)
 
-    @property
-    def breakdown_is_due(self) -> bool:
-        """Whether to measure the memory of this step."""
-        return self._settled_steps == _BREAKDOWN_STEPS and self._ab_test is None
+    def breakdown_is_due(self, step: int) -> bool:
+        """Whether to measure the memory of ``step``."""
+        is_settled = self.settled and step == self._settled_step + _BREAKDOWN_STEPS - 1
+        return is_settled and self._ab_test is None
 
-    def begin_step(self) -> bool:
-        """Count a step; return whether it is a warm-up step. The memory peak restarts after the warm-up."""
-        self._steps += 1
+    def begin_step(self, step: int) -> bool:
+        """Whether ``step`` is one of the warm-up, until a first is not. The memory peak restarts after it."""
+        self._first_step = self._first_step or step
         if self.settled:
-            self._settled_steps += 1
             return False
         warming_up = self._warm_up.begin_step()
-        self._settled_steps += not warming_up
         if not warming_up:
-            self.settled = True
+            self.settled, self._settled_step = True, step
             self._allocator.restart_peak()
         return warming_up
 
@@ -185,8 +180,8 @@ class PrecisionSwitch:
         if precision.float8 and not self._told_float8:
             assert linears is not None, "a float8 precision has layers"
             self._told_float8 = True
-            first_step = step + 1 - self._steps  # a script's first step is made before anything is told
-            self._emit(linears.record(step=first_step, precision=precision.name))
+            # A script's first step is made before anything is told.
+            self._emit(linears.record(step=self._first_step or step + 1, precision=precision.name))
 
     def attempt(self, step: int, doing: str, run: Callable[[Precision], T]) -> T:
         """Call ``run`` in this precision; if it is on trial and fails, in the previous one."""
@@ -287,7 +282,6 @@ class PrecisionSwitch:
         self.hold_scale(None)
         self.precision.restart_collapsed_scale()
         self._first_step = first_step
-        self._steps = self._settled_steps = 0
         self._warm_up, self.settled = WarmUp(), False
         self._emit(PrecisionChanged(time=time.time(), step=first_step, previous=previous, current=name))
 
@@ -302,7 +296,7 @@ class PrecisionSwitch:
         self._answer_trial_requests(trouble)
         self._exclude(failed, why, step)
         self._enter(previous, step, first_step=step)
-        self.begin_step()
+        self.begin_step(step)
 
     def _start_or_stop_ab_test(self, comparison: PendingRequest[ComparisonRequest], step: int) -> None:
         """Start an A/B test of the requested precisions, or stop it if there are none. One runs at a time."""
@@ -362,7 +356,7 @@ class PrecisionSwitch:
 
     def _finish_stretch(self, step: int) -> None:
         """Report the steps since the last switch."""
-        if not self._steps:
+        if not 0 < self._first_step <= step:
             return
         if (name := base_precision(self.precision.name)) in LOW_PRECISIONS:
             self.low_precision = name
@@ -372,7 +366,7 @@ class PrecisionSwitch:
                 time=time.time(),
                 step=step,
                 precision=self.precision.name,
-                steps=self._steps,
+                steps=step + 1 - self._first_step,
                 peak_allocated_bytes=peak,
             )
         )

@@ -32,6 +32,8 @@ _COMPUTED_WORDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32:
 _MARK: Any = "amptui_scaled"
 """The key in the metadata of a graph's node; torch's own anomaly mode writes there too."""
 
+_FLOAT32 = torch.float32
+
 _MAX_SEARCHED_NODES = 32
 """Between a scaled loss and what is backpropagated there are few operations."""
 
@@ -45,6 +47,11 @@ class ScaledLoss:
         self.scaler = weakref.ref(scaler)
         self.loss = loss.detach().clone()
         self.product = weakref.ref(product)
+
+
+def kept_loss(loss: Tensor) -> Tensor | float:
+    """A copy, since the script may change its own; a number if it is one in float32 on the host."""
+    return loss.item() if loss.dtype is _FLOAT32 and loss.is_cpu else loss.detach().clone()
 
 
 class BackwardPass:
@@ -75,17 +82,19 @@ class BackwardPass:
     """Whether the loop changed the gradients itself, other than by clipping them as torch does."""
     is_used = False
     """Whether an optimizer has made a step of it."""
+    is_plain = False
+    """Whether its loss and its precision are known, and nothing else is worth telling."""
 
     def changed(self, **fields: Any) -> "BackwardPass":
-        """A copy with other values of these fields."""
+        """A copy with other values of these fields, which is not plain."""
         result = BackwardPass()
-        vars(result).update(vars(self) | fields)
+        vars(result).update(vars(self) | fields, is_plain=False)
         return result
 
     def add_inner(self, precision: str) -> None:
         """A pass within this one ran in it: a recomputed part, or all of it if it shows nothing."""
         if self.precision == "unknown" or precision in AMP_PRECISIONS:
-            self.precision = precision
+            self.precision, self.is_plain = precision, False
 
 
 def all_of(passes: Sequence[BackwardPass]) -> BackwardPass:
@@ -215,8 +224,6 @@ _MAX_NODES = 20_000
 
 _NEAR_NODES = 8
 
-_FLOAT32 = torch.float32
-
 _MAX_SHAPES = 64
 """Graphs that are remembered. Of a loop with more, each of another size, they stand for all."""
 
@@ -265,8 +272,7 @@ class PassReader:
         is_usual = type(loss) is Tensor and not loss.dim()
         if is_usual and not self.has_scaled:  # loss.backward()
             backward, tensors = BackwardPass(), args[:1]
-            is_known = loss.is_cpu and loss.dtype is _FLOAT32
-            backward.loss = loss.item() if is_known else loss.detach().clone()
+            backward.loss, backward.is_plain = kept_loss(loss), True
         elif is_usual and (mark := mark_of(loss.grad_fn)) is not None and mark.product() is loss:
             backward, tensors = BackwardPass(), args[:1]  # scaler.scale(loss).backward()
             backward.loss, backward.scaler = mark.loss, mark.scaler()
@@ -279,7 +285,7 @@ class PassReader:
         kind, newest = type(root), root._sequence_nr()
         shape, self._newest_node = (kind, newest - self._newest_node, tensors[0].dtype), newest
         if kind.__name__ == "MulBackward0" and backward.scaler is None:
-            backward.is_product = True
+            backward.is_product, backward.is_plain = True, False
         is_settled = not (self._looks or _is_any_autocast_enabled())
         if is_settled and (precision := self._precisions.get(shape)) is not None:
             backward.precision = precision  # the usual case without autocast
@@ -332,7 +338,8 @@ class PassReader:
             if dtype not in LOW_DTYPES:
                 dtype = None if is_opaque else torch.float32
         backward.precision = "unknown" if dtype is None else _COMPUTED_WORDS.get(dtype, "fp32")
-        backward.may_be_lower = dtype is torch.float32 and (active in LOW_DTYPES or self._lower_looks > 0)
+        if dtype is torch.float32 and (active in LOW_DTYPES or self._lower_looks > 0):
+            backward.may_be_lower, backward.is_plain = True, False
         self._looks, self._lower_looks = max(0, self._looks - 1), max(0, self._lower_looks - 1)
         self._entered.clear()
 

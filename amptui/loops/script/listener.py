@@ -42,6 +42,16 @@ class Listener:
         """Whether the stream is being recorded as a graph."""
         self.active = True
 
+    def layers_changed(self) -> None:
+        """Layers of any model may multiply in another precision now."""
+        self.layer_changes += 1
+        self.expect_unusual()
+
+    def expect_unusual(self) -> None:
+        """The next steps may be other than those before."""
+        for account in self.accounts:
+            account._usual_precision = ""
+
     @property
     def must_not_look(self) -> bool:
         """Whether anything done now would become a part of a CUDA graph."""

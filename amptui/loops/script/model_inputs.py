@@ -131,7 +131,7 @@ class FreshSamples:
         self.calls, self.begins_step = self.calls + 1, False
         if len(args) == 1 and not kwargs and type(only := args[0]) is Tensor and only.dim() > 1:
             self._newest, self._version = ((0, weakref.ref(only)),), only._version  # the usual case
-            size = only.shape[0]
+            size = only.size(0)
         else:
             size = self._size_of(args, kwargs)
         if self.calls > 1:

@@ -117,6 +117,7 @@ class ObservedLoop(Listener):
 
     def _list_accounts(self) -> None:
         self.accounts = (*self.optimizers, *self.idle.values())
+        self.expect_unusual()
         HOOKS.refresh()
 
     def optimizer_built(self, optimizer: Optimizer, *_: object) -> None:
@@ -287,7 +288,7 @@ class ObservedLoop(Listener):
             self.first.other_stepped()
 
     def float8_layer_came(self) -> None:
-        self.layer_changes += 1
+        self.layers_changed()
 
     def before_clip(self, *_: object) -> None:
         for account in self.accounts:

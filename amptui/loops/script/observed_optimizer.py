@@ -78,8 +78,9 @@ class ObservedOptimizer(PassAccount, Monitor):
         self._origin_step = 0
         self._logs = False
         self._validation: dict[str, Tensor] | None = None
-        self._loop_step = LoopStep()
-        """The step that is being made."""
+        self._begun: LoopStep | None = None
+        self._trained_samples: int | None = 0
+        """Of the batches whose gradients the step uses; None if those of any are not known."""
         self._loop_step.is_timed = not loop.is_listening
         self._fresh_samples = FreshSamples()
         self._data_parallel = 0 if samples_per_step else data_parallel
@@ -102,8 +103,8 @@ class ObservedOptimizer(PassAccount, Monitor):
         is_another = self.takes_requests and self.keeper is not None and self.keeper.model is not model
         if self._optimizers > 1:
             self.work_begins()
-            self._loop_step.is_timed = False
-            self._loop_step.add_samples(self._fresh_samples.take())
+            self._loop_step.is_timed, self._usual_precision = False, ""
+            self._add_samples(self._fresh_samples.take())
             if self.keeper is not None:
                 self.keeper.model, self.keeper.optimizer = model, optimizer
         self.model_kind, self.kind = kind_of(model), type(optimizer).__name__
@@ -117,7 +118,7 @@ class ObservedOptimizer(PassAccount, Monitor):
         # Each rank would measure steps of its own, and the others would wait for it in each of them.
         has_updates = has_norms and self._loop.leads and not self.is_sharded
         self.probes.updates.follow(model, enabled=has_updates)
-        self._lrs, self._last_lrs = LearningRateReader(), LearningRates(None)
+        self._lrs, self._step_lrs = LearningRateReader(), LearningRates(None)
         if is_another:
             self._has_parts = self.is_sharded
             self.probes.follow(self._trained)
@@ -127,6 +128,13 @@ class ObservedOptimizer(PassAccount, Monitor):
         self.probes.norms.follow(model, optimizer, is_sharded=self.is_sharded)
         self.reporter.gradients = self.probes.norms.probe
         self._measured_groups = len(optimizer.param_groups)
+
+    @property
+    def _loop_step(self) -> LoopStep:
+        """The step that is being made. Of most there is none before they end: nothing is said of them."""
+        if self._begun is None:
+            self._begun, self._usual_precision = LoopStep(), ""
+        return self._begun
 
     @property
     def is_dropped(self) -> bool:
@@ -141,7 +149,7 @@ class ObservedOptimizer(PassAccount, Monitor):
     @property
     def batches(self) -> int:
         """Batches loaded for the step that is being made."""
-        return self._loop_step.batches
+        return 0 if self._begun is None else self._begun.batches
 
     # ------------------------------------------------------------------- what the hooks call
 
@@ -157,20 +165,26 @@ class ObservedOptimizer(PassAccount, Monitor):
 
     def after_pass(self, backward: BackwardPass) -> None:
         """See :meth:`PassAccount.after_pass`; measures the gradients where that is due."""
-        loop_step, fresh = self._loop_step, self._fresh_samples
-        if loop_step.awaits_update:
+        if self._begun is not None and self._begun.awaits_update:
             return
+        fresh = self._fresh_samples
         samples, fresh.samples, fresh.calls = fresh.samples, fresh.rest, 0
         if self.first_closure is None:
-            total = loop_step.trained_samples
-            loop_step.trained_samples = None if samples is None or total is None else total + samples
-        # Of several batches' gradients only the last look is at their sum. An attempt knows which one it is.
-        step, probes, is_scaled = self.step, self.probes, backward.scaler is not None
-        is_due = step < probes.until or (is_scaled and probes.norms.are_due(step, is_scaled=True))
-        if is_due and not self._in_attempt:
-            self._measure_gradients(is_scaled)
-            if len(self.passes) == self._usual_passes:  # those of accumulated batches are complete
-                self._measure_window()
+            total = self._trained_samples
+            self._trained_samples = None if samples is None or total is None else total + samples
+        is_due = self.step < self.probes.until
+        if is_due or backward.scaler is not None:
+            # Of several batches' gradients only the last look is at their sum. An attempt knows which it is.
+            is_due |= self.probes.norms.are_due(self.step, is_scaled=True)
+            if is_due and not self._in_attempt:
+                self._measure_gradients(backward.scaler is not None)
+                if len(self.passes) == self._usual_passes:  # those of accumulated batches are complete
+                    self._measure_window()
+
+    def _add_samples(self, samples: int | None) -> None:
+        """A backward pass used so many, or an unknown number."""
+        total = self._trained_samples
+        self._trained_samples = None if samples is None or total is None else total + samples
 
     def _measure_window(self) -> None:
         """Measure the float16 window of the step's gradients, where that is due."""
@@ -192,8 +206,7 @@ class ObservedOptimizer(PassAccount, Monitor):
         Not passes with a finite loss, as an adversarial one's, nor what the loop does as a rule.
         """
         step = self.step
-        self._loop_step.trained_samples, self._loop_step.gradients = 0, None
-        self._look_step = step
+        self._trained_samples, self._loop_step.gradients, self._look_step = 0, None, step
         if step > self._last_dropped_step + 1:
             self._dropping_since = step
         self._last_dropped_step = step
@@ -213,26 +226,41 @@ class ObservedOptimizer(PassAccount, Monitor):
 
     def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """See :meth:`PassAccount.before_step`: some optimizers and schedules change their rates within it."""
-        if self.pending is not None or self._loop_step.awaits_update:
+        if self.pending is not None or (self._begun is not None and self._begun.awaits_update):
             self._end_step()
-        groups, lrs = optimizer.param_groups, self._last_lrs
-        if len(groups) != 1 or groups[0].get("lr") is not lrs.first:
-            lrs = self._last_lrs = self._lrs.read(optimizer)
-        self._loop_step.lrs = lrs
-        self.begin_step(has_closure=has_closure)
+        groups = optimizer.param_groups
+        if len(groups) != 1 or groups[0].get("lr") is not self._step_lrs.first:
+            lrs = self._step_lrs = self._lrs.read(optimizer)
+            if lrs.on_device:
+                self._usual_precision = ""
+        # A step before may have raised: what its closure computed is no part of this one.
+        self._in_step, self.first_closure = False, None
+        if self._current is not None:
+            self.after()  # a step in the middle of a backward pass
+        if (witness := self.witness) is not None:
+            if not self._is_assumed:
+                self.see_edits()
+            elif witness.grad is None or not self._usual_precision:
+                self.confirm_pass()
+        if has_closure:
+            self._in_step, self._usual_precision = True, ""
         if self.step < self.probes.updates.until:
             self.probes.updates.copy(optimizer)
 
     def after_step(self) -> None:
         """See :meth:`PassAccount.after_step`; a step is complete, unless a scaler's update follows it."""
-        loop_step, passes = self._loop_step, self.end_passes()
+        parts = self.passes
+        if len(parts) == 1 and (only := parts[0]).is_plain and only.precision == self._usual_precision:
+            self._finish_usual_step(only)
+            return
+        begun, passes = self._begun, self.end_passes()
         if self.step < self.probes.until:
             self.probes.updates.measure(self.step + 1, None)
-        if loop_step.found_inf is None:
+        if begun is None or begun.found_inf is None:
             self._finish_step(passes)
         else:  # whatever unscaling found
-            loop_step.found_inf, loop_step.awaits_update = torch.zeros_like(loop_step.found_inf), True
-            loop_step.passes = passes
+            begun.found_inf, begun.awaits_update = torch.zeros_like(begun.found_inf), True
+            begun.passes = passes
 
     def other_stepped(self) -> None:
         """Another optimizer of the run has made a step."""
@@ -315,7 +343,7 @@ class ObservedOptimizer(PassAccount, Monitor):
         if self._validation is not None:
             self._validation.update(values if loss is None else {"loss": loss, **values})
             return
-        self._logs, loop_step = True, self.pending or self._loop_step
+        self._logs, self._usual_precision, loop_step = True, "", self.pending or self._loop_step
         if loss is not None:
             loop_step.loss, loop_step.form, loop_step.logs_loss = loss, "", True
         if values:
@@ -379,18 +407,20 @@ class ObservedOptimizer(PassAccount, Monitor):
 
     def _name_overflow(self, overflow: Tensor) -> None:
         """On a CPU a skip is known at once, while its gradients are there to name."""
-        if not self._reads_later and self._loop_step.gradients is None and overflow.item():
-            self._loop_step.gradients, self._loop_step.gradients_scaled = self.probes.norms.measure(), False
+        loop_step = self._loop_step
+        if not self._reads_later and loop_step.gradients is None and overflow.item():
+            loop_step.gradients, loop_step.gradients_scaled = self.probes.norms.measure(), False
 
     def _finish_step(self, passes: BackwardPass) -> None:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
-        loop_step, self._usual_passes = self._loop_step, (count := passes.count)
-        step = self.step = self.step + 1
+        loop_step, count = self._loop_step, passes.count
+        self.step += 1
         self._fresh_samples.begins_step = True
+        loop_step.lrs, self._usual_passes = self._step_lrs, count
         if self._layer_changes != self._loop.layer_changes:
             self._look_at_layers()
-        if self._warms_up:
-            self._begin_steady(loop_step)
+        if not self._is_steady:
+            self._see_warm_up(loop_step)
         is_plain = passes.precision in self._expected and not (passes.may_be_lower or self._has_float8)
         is_known = is_plain and not self.weights_word
         loop_step.precision = passes.precision if is_known else self._precision(passes)
@@ -402,20 +432,41 @@ class ObservedOptimizer(PassAccount, Monitor):
         loop_step.micro_batches = count or 1
         if passes.is_edited or (loop_step.gradients_scaled and loop_step.scale is None):
             loop_step.gradients = None  # measured before the loop divided, or added to, the gradients itself
-        samples = loop_step.trained_samples or 0 if count else loop_step.samples
+        samples = self._trained_samples or 0 if count else loop_step.samples
         loop_step.samples = self._samples or samples
-        self._loop_step = LoopStep()
-        now = self._ended = time.perf_counter()
+        self._begun, self._trained_samples = None, 0
+        self._ended = time.perf_counter()
         if self._logs or (is_first and not self.name):
             self.pending = loop_step
         else:
             self.send(loop_step)
-        if step >= self._look_step or now >= self._look_due:
+            is_steady = self._is_steady and self.step >= self.probes.until and not self._step_lrs.on_device
+            if is_steady and is_known and passes.is_plain and self.is_alone and not self._loop.idle:
+                self._usual_precision = passes.precision
+        if self.step >= self._look_step or self._ended >= self._look_due:
             self._look()
 
-    def _begin_steady(self, loop_step: LoopStep) -> None:
+    def _finish_usual_step(self, backward: BackwardPass) -> None:
+        """As :meth:`_finish_step`: what can differ here from the step before are its numbers."""
+        step = self.step = self.step + 1
+        loop_step, loss, ended = LoopStep(), backward.loss, time.perf_counter()
+        assert loss is not None, "a plain pass has one"
+        loop_step.number, loop_step.epoch, loop_step.ended = step, self.epoch, ended
+        loop_step.precision, loop_step.lrs = backward.precision, self._step_lrs
+        fresh, samples = self._fresh_samples, self._trained_samples
+        if self._is_assumed:  # its end was not told
+            self._is_assumed, samples, fresh.samples, fresh.calls = False, fresh.samples, fresh.rest, 0
+        loop_step.samples = self._samples or samples or 0
+        self._ended, self._trained_samples, fresh.begins_step = ended, 0, True
+        backward.is_used, self.passes, self.witness, self._witness_gradient = True, [], None, None
+        self._readback.push((loss,), loop_step, timed=True)
+        if step >= self._look_step or ended >= self._look_due:
+            self._look()
+
+    def _see_warm_up(self, loop_step: LoopStep) -> None:
         """See whether the step is one of the warm-up."""
-        loop_step.warming_up = self._warms_up = self._warm_up.begin_step()
+        loop_step.warming_up = warms_up = self._warm_up.begin_step()
+        self._is_steady = not warms_up
 
     def _finish_first_step(self) -> None:
         """The first step of the optimizer ends: begin the run, if it is the first of all."""
@@ -425,11 +476,11 @@ class ObservedOptimizer(PassAccount, Monitor):
         if self._data_parallel and (model := self._model()) is not None and not self._fresh_samples.is_told:
             # Not before: the script may have its model compiled until now.
             self._fresh_samples.count_inputs(model, self._data_parallel)
-            loop_step.add_samples(None)
+            self._add_samples(None)
         self._data_parallel = 0
-        if not loop_step.is_timed and loop_step.trained_samples is not None:
+        if not loop_step.is_timed and self._trained_samples is not None:
             # It was begun before it was seen, and so were its batches.
-            loop_step.add_samples(self._fresh_samples.take())
+            self._add_samples(self._fresh_samples.take())
 
     def _precision(self, passes: BackwardPass) -> str:
         precision = self.weights_word or passes.precision or "unknown"
@@ -454,6 +505,7 @@ class ObservedOptimizer(PassAccount, Monitor):
 
     def _look(self) -> None:
         """Deliver the numbers that have arrived."""
+        self._usual_precision = ""
         self.look()
         if self.reporter.unexplained_step > self._origin_step:
             self._origin_step = self.reporter.unexplained_step

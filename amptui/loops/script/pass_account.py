@@ -1,13 +1,15 @@
 """Which backward passes gave gradients to an optimizer's parameters, and which of these reach its step.
 
 A pass counts if it changed the gradient of any of the parameters: that is seen by looking at ``.grad`` before
-and after, at a few parameters as long as these tell, at all of them otherwise. Passes whose gradients the
-loop clears before the step (an adversarial example, the first pass of SAM, a bad batch) do not count; those
-that would usually have made a step are told.
+and after, at a few parameters as long as these tell, at all of them otherwise. Where a step was like the one
+before, its only pass is assumed to count, and looked for as its gradients are used. Passes whose gradients
+the loop clears before the step (an adversarial example, the first pass of SAM, a bad batch) do not count;
+those that would usually have made a step are told.
 """
 
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.loops.script.backward_pass import WEIGHTS_WORDS, BackwardPass, all_of
+from amptui.loops.script.backward_pass import WEIGHTS_WORDS, BackwardPass, all_of, kept_loss
 from amptui.monitor.step_rows import Step
 
 if TYPE_CHECKING:
@@ -64,11 +66,11 @@ class PassAccount:
         self._references: tuple[weakref.ref[Tensor], ...] = ()
         """To the parameters: they tell what the optimizer trained, once it is gone."""
         self._groups = -1
+        """As many as there were when the parameters were read."""
         self.weights_word = ""
         """The precision that the dtype of most weights' elements stands for; empty for float32."""
         self._dtype: torch.dtype | None = None
         self._hits = 0
-        self._versions: list[int] = []
         self._in_step = False
         self.first_closure: BackwardPass | None = None
         """What the first of several closures of a step computed: the step's loss and samples are those."""
@@ -78,23 +80,31 @@ class PassAccount:
 
     def _forget(self, _optimizer: object = None) -> None:
         """Hold nothing of the optimizer's."""
+        self._usual_precision = ""
+        """That of plain passes whose step is as the one before; empty once anything may be different."""
         self._parameters: tuple[Tensor, ...] = ()
+        self._param_groups: Sequence[object] = ()
         self._witnesses: tuple[Tensor, ...] = ()
         self._looked_at: tuple[Tensor, ...] = ()
         """Those of the parameters whose gradients tell whether a pass is for them."""
         self._seen: tuple[Tensor, ...] = ()
         """The same as a pass begins, with their gradients."""
-        self._gradients: list[Tensor | None] = []
+        self._gradients: Sequence[Tensor | None] = ()
+        self._versions: Sequence[object] = ()
         self.witness: Tensor | None = None
         """A parameter that has gradients of the passes so far, and these as they were last seen."""
         self._witness_gradient: Tensor | None = None
         self._witness_version = 0
+        self._is_assumed = False
+        """Whether nobody has looked yet for the gradients of the only pass."""
+        self._may_assume = True
+        """Whether every pass that was assumed to give some did."""
 
     def _reset(self) -> None:
         self.passes: list[BackwardPass] = []
         self._absence: LossForm = ""
         """Why there is no loss, whatever those of the passes are."""
-        self._is_edited = False
+        self._is_edited = self._is_assumed = False
         self.witness = self._witness_gradient = None
 
     @property
@@ -120,7 +130,7 @@ class PassAccount:
         optimizer = self._optimizer()
         if optimizer is None:
             return
-        groups = optimizer.param_groups
+        groups = self._param_groups = optimizer.param_groups
         self._groups = len(groups)
         self._parameters = tuple(p for group in groups for p in group["params"] if isinstance(p, Tensor))
         self._references = tuple(map(weakref.ref, self._parameters))
@@ -135,11 +145,11 @@ class PassAccount:
         for parameter in trainable:
             sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
         self.weights_word = WEIGHTS_WORDS.get(max(sizes, key=sizes.__getitem__, default=torch.float32), "")
-        self._dtype = self._witnesses[0].dtype if self._witnesses else None
 
     def _choose_looked_at(self) -> None:
         few = len(self._parameters) > _ALL_UP_TO and self._hits >= _HITS_TO_TRUST
         self._looked_at = self._witnesses if few else tuple(sorted(self._parameters, key=Tensor.numel))
+        self._dtype, self._usual_precision = self._looked_at[0].dtype if self._looked_at else None, ""
 
     @property
     def used_by_others(self) -> bool:
@@ -181,37 +191,63 @@ class PassAccount:
 
     # ------------------------------------------------------------------------------------- a pass
 
-    def before(self, backward: BackwardPass) -> None:
-        """A pass begins: those before it do not count if their gradients were cleared meanwhile."""
+    def before(self, backward: BackwardPass) -> bool:
+        """A pass begins: those before it do not count if their gradients were cleared meanwhile.
+
+        Returns whether its end is to be told. That of a plain pass is not where the step before was as the
+        one before it: whether its gradients are there is seen when they are used.
+        """
         if self.pending is not None:
             self.work_begins()
+        if self._is_assumed:
+            self.confirm_pass()
         if self.witness is not None and (dropped := self._find_cleared()) is not None:
             self.take_dropped(dropped)
-        self._current = backward
-        optimizer = self._optimizer()
-        if optimizer is not None and len(optimizer.param_groups) != self._groups:
+        if len(self._param_groups) != self._groups:
             self.refresh()
-        self._seen = seen = self._looked_at
-        gradients = self._gradients = [*map(_gradient_of, seen)]
+        if backward.is_plain and self._assume(backward):
+            return False
+        self._current, self._seen = backward, (seen := self._looked_at)
+        gradients: list[Tensor | None] = [*map(_gradient_of, seen)]
+        self._gradients = self._versions = gradients
         for gradient in gradients:
             if gradient is not None:  # they are added to
-                self._versions = [-1 if gradient is None else gradient._version for gradient in gradients]
+                self._versions = [None if gradient is None else gradient._version for gradient in gradients]
                 break
+        return True
+
+    def _assume(self, backward: BackwardPass) -> bool:
+        """Count a plain pass that begins, if its step is to be as the one before; whether it is counted."""
+        if not (self._usual_precision and self._may_assume) or self.passes or self.pending is not None:
+            return False
+        witness = self._looked_at[0]
+        if witness.grad is not None or witness.dtype is not self._dtype:
+            return False
+        self.passes.append(backward)
+        self.witness, self._is_assumed = witness, True
+        return True
+
+    def expected_pass(self, loss: Tensor) -> BackwardPass | None:
+        """The pass of ``loss`` if it is as the one before; None if more has to be found out of it."""
+        if not self._usual_precision or type(loss) is not Tensor or loss.dim():
+            return None
+        backward = BackwardPass()
+        backward.loss, backward.precision, backward.is_plain = kept_loss(loss), self._usual_precision, True
+        return backward if self._assume(backward) else None
 
     def after(self) -> None:
         """The pass has ended: count it if it gave gradients to the parameters."""
         backward, self._current = self._current, None
         if backward is None:
             return  # a step within the pass has counted it
-        gradients, self._gradients = self._gradients, []
-        for place, before in enumerate(gradients):
-            witness = self._seen[place]
-            if (now := witness.grad) is before and (now is None or now._version == self._versions[place]):
+        gradients, self._gradients = self._gradients, ()
+        for witness, before, version in zip(self._seen, gradients, self._versions, strict=True):
+            now = witness.grad
+            if now is before and (now is None or now._version == version):
                 continue
             self.passes.append(backward)
-            self._hits += 1
-            model_is_cast = self._witnesses and self._witnesses[0].dtype is not self._dtype
-            if self._hits == _HITS_TO_TRUST or model_is_cast:
+            hits = self._hits = self._hits + 1
+            if hits == _HITS_TO_TRUST or self._seen[0].dtype is not self._dtype:  # the model was cast
                 self.refresh()  # fewer are looked at from now on
             # The gradient is held so that another tensor is not taken for it: one of the smallest.
             self.witness, self._witness_gradient = witness, now
@@ -228,9 +264,21 @@ class PassAccount:
             if self.is_sharded and self.is_alone:
                 self.passes.append(backward)  # gradients are reduced at the end of several passes
             else:
-                self._absence = self._absence or "unattributed"
+                self._set_absence("unattributed")
         self.misses = 0
         self.after_pass(backward)
+
+    def confirm_pass(self) -> None:
+        """See whether the only pass gave gradients, as assumed; its end was not told."""
+        witness, self._is_assumed = self.witness, False
+        assert witness is not None, "one was chosen as the pass began"
+        self.after_pass(self.passes[0])
+        self._witness_gradient = gradient = witness.grad
+        if gradient is not None:
+            self._witness_version = gradient._version
+        elif (dropped := self._find_cleared()) is not None:
+            self._may_assume = False
+            self.take_dropped(dropped)
 
     def look_at(self, witness: Tensor) -> None:
         """Know the gradient there, as it is now, from one of the loop's own making."""
@@ -241,17 +289,22 @@ class PassAccount:
 
     def before_known_edit(self) -> None:
         """Gradients are about to be unscaled, clipped or used: the loop may have changed them itself."""
+        if self._is_assumed:
+            self.confirm_pass()
         witness = self.witness
         if witness is None or (gradient := witness.grad) is None or self.is_sharded:
             return
         is_same = gradient is self._witness_gradient
         if is_same and gradient._version == self._witness_version:
             return
-        self._is_edited = True
+        self._is_edited, self._usual_precision = True, ""
         if not is_same:  # of other tasks' gradients, too
-            self._absence = self._absence or "edited"
+            self._set_absence("edited")
         elif any(backward.is_product for backward in self.passes):
-            self._absence = self._absence or "scaled"
+            self._set_absence("scaled")
+
+    def _set_absence(self, form: "LossForm") -> None:
+        self._absence, self._usual_precision = self._absence or form, ""
 
     def after_known_edit(self) -> None:
         """They have been: what differs now is no edit of the loop's own."""
@@ -260,29 +313,26 @@ class PassAccount:
 
     # ---------------------------------------------------------------------------------- the step
 
-    def begin_step(self, *, has_closure: bool) -> None:
-        """The optimizer begins its step; ``has_closure``: it may run more passes within."""
-        # A step before may have raised: what its closure computed is no part of this one.
-        self._in_step, self.first_closure = False, None
-        if self._current is not None:
-            self.after()  # a step in the middle of a backward pass
-        if (witness := self.witness) is not None:
-            gradient = witness.grad
-            is_same = gradient is self._witness_gradient
-            if gradient is None or not is_same or gradient._version != self._witness_version:
-                self.before_known_edit()
-                if (dropped := self._find_cleared(at_step=True)) is not None:
-                    self.take_dropped(dropped)
-        self._in_step = has_closure
+    def see_edits(self) -> None:
+        """A step is about to use the gradients: see what the loop has done to them since the passes."""
+        witness = self.witness
+        assert witness is not None, "there is one after a pass"
+        gradient = witness.grad
+        is_same = gradient is self._witness_gradient
+        if gradient is None or not is_same or gradient._version != self._witness_version:
+            self.before_known_edit()
+            if (dropped := self._find_cleared(at_step=True)) is not None:
+                self.take_dropped(dropped)
 
     def end_passes(self, *, is_scaled: bool = False) -> BackwardPass:
         """The step is made, by a scaler if ``is_scaled``: return its passes as one, and begin anew."""
-        parts = self.passes
-        if len(parts) == 1 and not (self._absence or self._is_edited):  # the usual case
-            passes = parts[0]
-        else:
-            passes = self._sum_up()
-            self._absence, self._is_edited = "", False
+        parts, self.passes = self.passes, []
+        if self._is_assumed:  # something in the step was not as usual
+            self._is_assumed = False
+            self.after_pass(parts[0])
+        self.witness = self._witness_gradient = None
+        passes = self._sum_up(parts)
+        self._absence, self._is_edited, self._in_step = "", False, False
         for backward in parts:
             backward.is_used = True
         if is_scaled and passes.loss is not None and passes.scaler is None:
@@ -291,16 +341,14 @@ class PassAccount:
         if (first := self.first_closure) is not None:
             passes = first if first.loss is None else first.changed(form="first closure")
             self.first_closure = None
-        self._in_step, self.passes = False, []
-        self.witness = self._witness_gradient = None
         return passes
 
     def abandoned(self) -> BackwardPass:
         """The passes so far as one, of which no step is made; used if others have made steps of all."""
-        return self._sum_up().changed(is_used=self.used_by_others)
+        return self._sum_up(self.passes).changed(is_used=self.used_by_others)
 
-    def _sum_up(self) -> BackwardPass:
-        passes = all_of(self.passes)
+    def _sum_up(self, parts: Sequence[BackwardPass]) -> BackwardPass:
+        passes = all_of(parts)
         if self._absence:
             passes = passes.changed(loss=None, form=self._absence)
         return passes.changed(is_edited=True) if self._is_edited else passes
@@ -335,7 +383,7 @@ class PassAccount:
             return remaining is None
         if gradient.device.type != "cpu":
             if not (at_step or self._in_step):  # to know more the host would have to wait
-                self._absence = self._absence or "edited"
+                self._set_absence("edited")
             return False
         self.look_at(witness)
         return _is_zero(gradient) and all(_is_zero(p.grad) for p in self.parameters)
@@ -361,8 +409,6 @@ class LoopStep(Step):
     """Whether ``loss`` is what the loop logged."""
     batches = 0
     """Loaded for it; until its passes are known, ``samples`` are theirs."""
-    trained_samples: int | None = 0
-    """Of the batches whose gradients it uses; None if those of any are not known."""
     shapes: tuple[tuple[tuple[int, ...], ...], ...] = ()
     """Of the tensors in each batch, where they were asked for."""
     scaler: GradScaler | None = None
@@ -380,8 +426,3 @@ class LoopStep(Step):
         other.samples, other.batches, other.shapes = self.samples, self.batches, self.shapes
         other.is_timed = self.is_timed
         return other
-
-    def add_samples(self, samples: int | None) -> None:
-        """A backward pass used so many, or an unknown number."""
-        total = self.trained_samples
-        self.trained_samples = None if samples is None or total is None else total + samples

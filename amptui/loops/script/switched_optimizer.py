@@ -144,7 +144,7 @@ class SwitchedOptimizer(ObservedOptimizer):
             with HOOKS.suspended():  # its passes are none of the script's
                 self.xray(passes, counts_operations=False)
             self._forget_step_again()
-        warms_up = self.switch.begin_step()
+        warms_up = self.switch.begin_step(self.step + 1)
         if warms_up or self.wants_shapes:
             self._plan_count(warms_up=warms_up)
 
@@ -215,7 +215,7 @@ class SwitchedOptimizer(ObservedOptimizer):
     def _forget_step_again(self) -> None:
         """Forget the parts of an attempt that failed; keep when its batches were loaded."""
         self.work_begins()
-        self._loop_step = self._loop_step.again()
+        self._begun, self._trained_samples = self._loop_step.again(), 0
         if self._fresh_samples.counts_inputs:
             self._fresh_samples.take()
 
@@ -223,7 +223,8 @@ class SwitchedOptimizer(ObservedOptimizer):
 
     def forward_begins(self) -> None:
         """See :meth:`PassAccount.forward_begins`; traces the pass where that is due."""
-        super().forward_begins()
+        if self.pending is not None:
+            super().forward_begins()
         # The script may copy or save its model between two steps: there are no hooks in it then.
         may_trace = self.step < self.probes.until and not self._in_attempt and is_grad_enabled()
         if may_trace and self._traced_step != self.step + 1 and self.probes.trace.is_due():
@@ -253,20 +254,27 @@ class SwitchedOptimizer(ObservedOptimizer):
             self._leave_probes()
         super().after_scaled_step(scaler, optimizer)
 
-    def _begin_steady(self, loop_step: LoopStep) -> None:
+    def _see_warm_up(self, loop_step: LoopStep) -> None:
         """See whether the precision is warming up; what was measured in the step has succeeded in it."""
-        loop_step.warming_up = not self.switch.settled if self._in_attempt else self.switch.begin_step()
-        if self.step > self.probes.until:  # nothing changes without a look
+        step, switch = self.step, self.switch
+        loop_step.warming_up = not switch.settled if self._in_attempt else switch.begin_step(step)
+        if step > self.probes.until:  # nothing changes without a look
+            self._is_steady = switch.settled
             return
         if self._in_probes:
             self._leave_probes()
-        if self.switch.on_trial:
-            self.switch.confirm()
-        self.break_down_memory(self.switch.precision.name)
+        if switch.on_trial:
+            switch.confirm()
+        self.break_down_memory(switch.precision.name)
 
     def _finish_step(self, passes: BackwardPass) -> None:
         super()._finish_step(passes)
         self._switched_within = False
+        if self.control.attention:
+            self._look()
+
+    def _finish_usual_step(self, backward: BackwardPass) -> None:
+        super()._finish_usual_step(backward)
         if self.control.attention:
             self._look()
 
@@ -307,13 +315,14 @@ class SwitchedOptimizer(ObservedOptimizer):
         """Deliver the numbers that have arrived, and handle the requests."""
         linears = self._script.amp.linears
         if linears is not None and linears.follow(self._script.models):
-            self._loop.layer_changes += 1
+            self._loop.layers_changed()
             self._follow_switch()
         self.look()
         self.pause_if_wanted(self._handle_requests)
         self._handle_requests()
         self.plan()
         self.probes.until = max(self.step + 1, self.probes.until)
+        self._is_steady, self._usual_precision = False, ""
 
     def _handle_requests(self) -> None:
         control = self.control
@@ -360,7 +369,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         precision, loop = self.switch.precision, self._loop
         if self._script.amp.precision is not precision:
             self._script.amp.follow(precision)
-        self._expected = (precision.name,)
+        self._expected, self._usual_precision = (precision.name,), ""
         linears = precision.linears
         if linears is not None:  # an alarm of the script's may have come while they changed
             linears.become(on=precision.float8)
@@ -368,7 +377,7 @@ class SwitchedOptimizer(ObservedOptimizer):
         float8_precision = precision.name if linears is not None and linears.is_on else ""
         if loop.float8_precision != float8_precision:
             loop.float8_precision = float8_precision
-            loop.layer_changes += 1
+            loop.layers_changed()
             self.begin_interval()  # importing torchao took seconds
 
     def _check_precision(self, computed_precision: str) -> None:
