@@ -25,8 +25,6 @@ class Key:
     """The word while the run is paused, if it is another."""
     is_page: bool = False
     """Whether it opens something to read, which it does from other pages too."""
-    task: str = ""
-    """What it is for: its heading in the help."""
 
 
 MAX_ZOOM = 16
@@ -35,32 +33,29 @@ OPEN_OUTPUT = "open('output')"
 
 _ZOOM = ("plus", "equals_sign", "minus", "0")
 
-TRAIN, CLOSER, READ, LEAVE = "train", "look closer", "read", "leave"
-"""The tasks of keys; those of the README, which lead the help, have none."""
-
 KEYS = (
     Key("p", ("p",), "toggle_precision", "AMP", "switch this run to FP32, and back to AMP"),
     Key("c", ("c",), "compare", "compare", "alternate FP32 and AMP: the speed-up with a 95% interval"),
     Key("f", ("f",), "focus_numerics", "float16", "check gradients against float16's range", is_page=True),
     Key("x", ("x",), "take_xray", "gradients", "compare gradients in FP32 and AMP, by layer", is_page=True),
     Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
-    Key("space", ("space",), "toggle_pause", "pause", "pause or resume", "resume", task=TRAIN),
-    Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint", task=TRAIN),
-    Key("m", ("m",), "choose_precision", "precision", "choose any precision", task=TRAIN),
-    Key("n", ("n",), "trace_modules", "", "find what overflows", task=TRAIN),
-    Key("tab", ("tab",), "next_panel", "", "enlarge the next panel; ← → move its cursor", task=CLOSER),
-    Key("esc", ("escape",), "all_panels", "", "show all panels", task=CLOSER),
-    Key("+ - 0", _ZOOM, "zoom('{press}')", "", "zoom in, out; all steps", task=CLOSER),
-    Key("l", ("l",), "toggle_log", "log axis", "log or linear loss", task=CLOSER),
-    Key("o", ("o",), "next_optimizer", "optimizer", "show the next optimizer", task=CLOSER),
-    Key("g", ("g",), "open('metrics')", "metrics", "plot what is logged", is_page=True, task=READ),
-    Key("e", ("e",), "open('events')", "events", "events with their details", is_page=True, task=READ),
-    Key("t", ("t",), OPEN_OUTPUT, "output", "what the run prints", is_page=True, task=READ),
-    Key("i", ("i",), "open('configuration')", "", "options and versions", is_page=True, task=READ),
-    Key("?", ("question_mark",), "show_help", "keys", "these keys, then a glossary", is_page=True, task=READ),
-    Key("q", ("q", "ctrl+q"), "leave", "quit", "quit; asks first while training", task=LEAVE),
-    Key("ctrl+z", ("ctrl+z",), "suspend_process", "", "suspend the screen; training goes on", task=LEAVE),
-    Key("ctrl+c", ("ctrl+c",), "interrupt", "", "stop the run and quit; if attached, detach", task=LEAVE),
+    Key("space", ("space",), "toggle_pause", "pause", "pause or resume", "resume"),
+    Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint"),
+    Key("m", ("m",), "choose_precision", "precision", "choose any precision"),
+    Key("n", ("n",), "trace_modules", "", "find what overflows"),
+    Key("tab", ("tab",), "next_panel", "", "enlarge the next panel; ← → move its cursor"),
+    Key("esc", ("escape",), "all_panels", "", "show all panels"),
+    Key("+ - 0", _ZOOM, "zoom('{press}')", "", "zoom in, out; all steps"),
+    Key("l", ("l",), "toggle_log", "log axis", "log or linear loss"),
+    Key("o", ("o",), "next_optimizer", "optimizer", "show the next optimizer"),
+    Key("g", ("g",), "open('metrics')", "metrics", "plot what is logged", is_page=True),
+    Key("e", ("e",), "open('events')", "events", "events with their details", is_page=True),
+    Key("t", ("t",), OPEN_OUTPUT, "output", "what the run prints", is_page=True),
+    Key("i", ("i",), "open('configuration')", "", "options and versions", is_page=True),
+    Key("?", ("question_mark",), "show_help", "keys", "these keys, then a glossary", is_page=True),
+    Key("q", ("q", "ctrl+q"), "leave", "quit", "quit; asks first while training"),
+    Key("ctrl+z", ("ctrl+z",), "suspend_process", "", "suspend the screen; training goes on"),
+    Key("ctrl+c", ("ctrl+c",), "interrupt", "", "stop the run and quit; if attached, detach"),
 )
 
 

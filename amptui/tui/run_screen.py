@@ -44,7 +44,6 @@ from amptui.tui.screen import FRAME_SECONDS, Left, Screen
 
 if TYPE_CHECKING:
     from amptui.records.run import Severity
-    from amptui.tui.overlays.help import About
     from amptui.tui.overlays.overlay import Answer as KeyAnswer
     from amptui.tui.overlays.overlay import Overlay
 
@@ -114,6 +113,7 @@ class RunScreen(Screen):
 
     TITLE = "amptui"
     KEYS: ClassVar[Sequence[Key]] = KEYS
+    HAS_GLOSSARY = True
     MESSAGE_SECONDS = 4.0
     KEY_ENDS_MESSAGE = False
 
@@ -426,11 +426,6 @@ class RunScreen(Screen):
         browsers = (EventBrowser, MetricsBrowser, OutputBrowser, ConfigurationBrowser)
         overlays: tuple[type[Overlay], ...] = (*browsers, LossScaleQuestion, PrecisionMenu, XRay)
         self._overlay = next(overlay for overlay in overlays if overlay.name == name)()
-
-    def _about(self) -> "About":
-        from amptui.tui.overlays.help import WORDS
-
-        return WORDS
 
     # ------------------------------------------------------------------------------- leaving
 

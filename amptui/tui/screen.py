@@ -33,7 +33,6 @@ from amptui.tui.style import STYLES, styles_on
 from amptui.tui.terminal_driver import BackgroundReported, PatientDriver
 
 if TYPE_CHECKING:
-    from amptui.tui.overlays.help import About
     from amptui.tui.overlays.overlay import Answer, Overlay
 
 FRAME_SECONDS = 0.5
@@ -135,6 +134,8 @@ class Screen(App[None]):
     KEYS: ClassVar[Sequence[Key]] = ()
     """What can be pressed. Ctrl+C and Ctrl+Z always work."""
     HELP_TITLE: ClassVar[str] = "keys"
+    HAS_GLOSSARY: ClassVar[bool] = False
+    """Whether the help goes on with one."""
     MESSAGE_SECONDS: ClassVar[float] = math.inf
     """How long a message is shown."""
     KEY_ENDS_MESSAGE: ClassVar[bool] = True
@@ -298,17 +299,13 @@ class Screen(App[None]):
         """The keys that work now, for the footer and the help."""
         return self.KEYS
 
-    def _about(self) -> "About":
-        """What the help says on its second page."""
-        return ()
-
     def action_toggle_log(self) -> None:
         self._state = replace(self._state, log_y=not self._state.log_y)
 
     def action_show_help(self) -> None:
         from amptui.tui.overlays.help import Help
 
-        self._overlay = Help(self.HELP_TITLE, self._keys(), self._about())
+        self._overlay = Help(self.HELP_TITLE, self._keys(), glossary=self.HAS_GLOSSARY)
 
     # ------------------------------------------------------------------------- the terminal
 

@@ -11,7 +11,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, KEYS, Key, footer_hints, keys_of
 from amptui.tui.layout import PANELS, RANKED_PANELS
-from amptui.tui.overlays.help import WORDS, Help
+from amptui.tui.overlays.help import Help
 from amptui.tui.overlays.metrics_browser import MetricsBrowser
 from amptui.tui.overlays.overlay import Overlay
 from amptui.tui.overlays.questions import LossScaleQuestion, PrecisionMenu, QuitQuestion
@@ -140,13 +140,12 @@ def _enlarged_panels() -> Iterator[tuple[str, Draw]]:
 
 def _overlays() -> Iterator[tuple[str, Draw]]:
     def with_keys(keys: tuple[Key, ...], title: str) -> Callable[[SessionView], Overlay]:
-        return lambda _view: Help(title, keys, WORDS)
+        return lambda _view: Help(title, keys, glossary=True)
 
     compared, logged, xray = views.compared(), views.logged(), with_xray()
     opened: tuple[tuple[str, Callable[[SessionView], Overlay], SessionView, tuple[str, ...]], ...] = (
         ("help", with_keys(KEYS, "keys"), compared, ()),
         ("help scrolled", with_keys(KEYS, "keys"), compared, ("end",)),
-        ("help, words", with_keys(KEYS, "keys"), compared, ("question_mark",)),
         ("replay help", with_keys(REPLAY_KEYS, "replay keys"), compared, ()),
         ("replay help scrolled", with_keys(REPLAY_KEYS, "replay keys"), compared, ("end",)),
         ("quit", lambda _view: QuitQuestion(attached=False), compared, ()),

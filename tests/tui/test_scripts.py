@@ -174,7 +174,7 @@ PAGES = {
         run(), ["e", feed("it is paused", paused()), "p", "escape"]
     ),
     "any key closes the help": Script(run(), ["question_mark", "p"]),
-    "the help has a page of words": Script(run(), [" ".join(["question_mark"] * 2), "question_mark"]),
+    "the help goes on with a glossary": Script(run(), ["question_mark end", "question_mark"]),
     "a run that is observed shows the keys that work": Script(
         run(observed=True, refuses=OBSERVED), ["question_mark", "escape"]
     ),
