@@ -21,7 +21,8 @@ from amptui.recipe.request import PAGE_RUNS
 
 if TYPE_CHECKING:
     from amptui.tui.opening import Opening
-    from amptui.tui.run_list.screen import Place, RunListScreen
+    from amptui.tui.run_list.frame import ListState
+    from amptui.tui.run_list.screen import RunListScreen
 
 _SIGNALLED = 128
 """An exit status above it means a signal, or a terminal that is gone: the list does not open again."""
@@ -77,14 +78,13 @@ def browse_runs(run: Callable[[Sequence[str]], int]) -> int:
     from amptui.tui.panels.screen_state import ScreenState
     from amptui.tui.run_list.frame import ListState, draw
 
-    place: Place | None = None
-    message = ""
+    before, message = ListState(entries=None), ""
     while True:
         first = partial(draw, state=ListState(entries=None), screen=ScreenState())
-        listing, status = show(partial(_list_screen, place, message), first)
+        listing, status = show(partial(_list_screen, before, message), first)
         if status or listing.chosen is None:
             return status
-        place, message = listing.place, ""
+        before, message = listing.list_state, ""
         try:
             status = run([listing.chosen.action, *listing.chosen.runs])
         except AmptuiError as error:
@@ -95,11 +95,11 @@ def browse_runs(run: Callable[[Sequence[str]], int]) -> int:
         gc.collect()  # the last screen, before the next one freezes what it finds
 
 
-def _list_screen(place: "Place | None", message: str, opening: "Opening") -> "RunListScreen":
+def _list_screen(before: "ListState", message: str, opening: "Opening") -> "RunListScreen":
     from amptui.reports.run_list import runs_here
     from amptui.tui.run_list.screen import RunListScreen
 
-    return RunListScreen(runs_here, opening, place=place, message=message)
+    return RunListScreen(runs_here, opening, before=before, message=message)
 
 
 def add_replay_options(parser: argparse.ArgumentParser) -> None:

@@ -212,7 +212,7 @@ class Screen(App[None]):
         self._follow_up()
         self._refresh_state()
         waiting_writes = 0 if self._terminal is None else self._terminal.waiting_writes
-        if waiting_writes <= MAX_WAITING_WRITES and self._has_news():
+        if waiting_writes <= MAX_WAITING_WRITES:
             self._dashboard.repaint()
         how = self._way_out()
         if how is not None:
@@ -230,10 +230,6 @@ class Screen(App[None]):
         now = time.time()
         message = self._state.message if now < self._message_until else ""
         self._state = replace(self._state, now=now, message=message)
-
-    def _has_news(self) -> bool:
-        """Whether a frame would differ from the last one, as far as no key was pressed."""
-        return True
 
     def _redraw(self) -> None:
         """Show the effect of a key at once instead of at the next frame."""

@@ -86,7 +86,7 @@ class _Read(NamedTuple):
 
 
 class ListReader(ReadingThread):
-    """Publishes entries and rows, at which a screen looks; each publication counts up ``version``.
+    """Publishes entries and rows, at which a screen looks.
 
     ``list_runs``: of all runs, live ones first, then the newest. Called again and again in this thread.
     Raises AmptuiError.
@@ -98,7 +98,6 @@ class ListReader(ReadingThread):
         self._wanted: Sequence[RunEntry] = ()
         self._reads: dict[str, _Read] = {}
         self._listing_due = self._reading_due = 0.0
-        self.version = 0
         self.entries: Sequence[RunEntry] | None = None
         """None until there is a first list."""
         self.rows: Mapping[str, RunRow] = {}
@@ -114,7 +113,6 @@ class ListReader(ReadingThread):
         began = time.monotonic()
         if began >= self._listing_due:
             self.entries = self._list_runs()
-            self.version += 1
             ended = time.monotonic()
             self._listing_due = ended + max(LOOK_SECONDS, (ended - began) / _LISTING_SHARE)
         self._read_wanted()
@@ -136,7 +134,6 @@ class ListReader(ReadingThread):
             if last is None or last.is_live != entry.is_live or may_differ:
                 self._reads[entry.run] = _Read(entry.is_live, entry.written, entry.read())
                 self.rows = {run: read.row for run, read in self._reads.items()}
-                self.version += 1
             if self._stopping or self._wake.is_set():
                 break  # another page is on the screen by now
         if is_due:

@@ -1,8 +1,7 @@
 """The screen of the list of runs and its keys: it ends with what the user chose to do with which runs."""
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from amptui.tui.canvas import Canvas
 from amptui.tui.opening import Opening
@@ -15,20 +14,11 @@ MAX_COMPARED = 26
 """As many as there are letters for their groups."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the user was in the list, to come back to."""
-
-    run: str = ""
-    """The one under the cursor."""
-    selected: Sequence[str] = ()
-    pattern: str = ""
-
-
 class RunListScreen(Screen):
     """Shows what ``list_runs`` returns. Nothing here attaches to a run: ``chosen`` says what to do next.
 
-    ``place`` and ``message`` are those of before: the list opens again after each run that was looked at.
+    The list opens again after each run that was looked at: ``before`` is its state then, ``message`` is what
+    came of the choice.
     """
 
     TITLE = "amptui runs"
@@ -39,42 +29,33 @@ class RunListScreen(Screen):
         list_runs: Callable[[], Sequence[RunEntry]],
         opening: Opening | None = None,
         *,
-        place: Place | None = None,
+        before: ListState | None = None,
         message: str = "",
     ) -> None:
         self._list_reader = ListReader(list_runs)
         super().__init__(opening, reader=self._list_reader)
-        place = place or Place()
+        before = before or ListState(entries=None)
+        self._run_under_cursor = before.entries[before.cursor].run if before.entries else ""
+        self.list_state = replace(before, entries=None)
+        """What is shown, and where in it the user is."""
         self._search = Search()
-        self._search.text = place.pattern
-        self._list = ListState(entries=None, selected=place.selected)
+        self._search.text = before.pattern
         if message:
             self._say(message)
-        self._run_under_cursor = place.run
-        self._drawn: tuple[int, int] | None = None
-        """The version of what was read, and the second, of the newest frame: ages count on."""
         self.chosen: Chosen | None = None
         """What the user wants; None if they quit."""
 
-    @property
-    def place(self) -> Place:
-        """Where the user is."""
-        return Place(run=self._run_under_cursor, selected=self._list.selected, pattern=self._search.text)
-
-    def _has_news(self) -> bool:
-        now = self._list_reader.version, int(time.time())
-        before, self._drawn = self._drawn, now
-        return now != before
-
     def _draw(self, canvas: Canvas) -> None:
-        self._list = replace(self._list, pattern=self._search.text, is_typing=self._search.is_typing)
+        self.list_state = replace(
+            self.list_state, pattern=self._search.text, is_typing=self._search.is_typing
+        )
         if self._list_reader.entries is not None:
             self._refresh_entries(self._list_reader.entries, page_rows(canvas.height))
-        draw(canvas, self._list, self._state)
+        draw(canvas, self.list_state, self._state)
 
     def _refresh_entries(self, entries: Sequence[RunEntry], page: int) -> None:
         """Take in what was read; the cursor stays on its run wherever that is now."""
-        before, pattern = self._list, self._search.text
+        before, pattern = self.list_state, self._search.text
         live = sum(entry.is_live for entry in entries)
         runs = {entry.run for entry in entries} if before.selected else set()
         matching = pattern.casefold()
@@ -85,8 +66,8 @@ class RunListScreen(Screen):
         )
         top = max(0, min(before.top, cursor, len(shown) - page))
         top = max(top, cursor - page + 1)
-        self._list = replace(
-            self._list,
+        self.list_state = replace(
+            self.list_state,
             entries=shown,
             live=live,
             ended=len(entries) - live,
@@ -106,14 +87,14 @@ class RunListScreen(Screen):
     @property
     def _entry(self) -> RunEntry | None:
         """The run under the cursor."""
-        return self._list.entries[self._list.cursor] if self._list.entries else None
+        return self.list_state.entries[self.list_state.cursor] if self.list_state.entries else None
 
     def action_move(self, key: str) -> None:
         """To another run."""
-        entries = self._list.entries
+        entries = self.list_state.entries
         if entries:
             page = page_rows(self.size.height)
-            place = line_after(self._list.cursor, key, page=page, last=len(entries) - 1)
+            place = line_after(self.list_state.cursor, key, page=page, last=len(entries) - 1)
             self._run_under_cursor = entries[place].run
 
     def action_open(self) -> None:
@@ -127,22 +108,22 @@ class RunListScreen(Screen):
         entry = self._entry
         if entry is None:
             return
-        selected = self._list.selected
+        selected = self.list_state.selected
         if entry.run in selected:
             selected = tuple(run for run in selected if run != entry.run)
         elif len(selected) == MAX_COMPARED:
             self._say(f"at most {MAX_COMPARED} runs can be compared", severity="info")
         else:
             selected = (*selected, entry.run)
-        self._list = replace(self._list, selected=selected)
+        self.list_state = replace(self.list_state, selected=selected)
         self.action_move("down")
 
     def action_compare(self) -> None:
         """Compare the selected runs."""
-        if len(self._list.selected) < 2:
+        if len(self.list_state.selected) < 2:
             self._say("select two runs or more with a, then press c", severity="info")
         else:
-            self._choose(Chosen("compare", tuple(self._list.selected)))
+            self._choose(Chosen("compare", tuple(self.list_state.selected)))
 
     def _choose(self, chosen: Chosen) -> None:
         self.chosen = chosen

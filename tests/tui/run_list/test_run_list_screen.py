@@ -17,7 +17,7 @@ from amptui.tui.overlays.help import Help
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.run_list.frame import ListState, draw, page_rows
 from amptui.tui.run_list.reader import RunEntry, RunRow
-from amptui.tui.run_list.screen import Place, RunListScreen
+from amptui.tui.run_list.screen import RunListScreen
 from tests.golden import Goldens
 from tests.tui.run_list.listed import ENTRIES, NOW, ROWS, STATE, FakeSource, entry
 from tests.tui.watching import Shown, awaited
@@ -28,28 +28,28 @@ class Screen(Shown):
 
     app: RunListScreen
 
-    def __init__(self, fake: FakeSource, place: Place | None, message: str) -> None:
+    def __init__(self, fake: FakeSource, before: ListState | None, message: str) -> None:
         self.fake = fake
-        self.app = RunListScreen(fake.list_runs, place=place, message=message)
+        self.app = RunListScreen(fake.list_runs, before=before, message=message)
 
     @property
     def current(self) -> str:
-        entries = self.app._list.entries
-        return entries[self.app._list.cursor].name if entries else ""
+        entries = self.app.list_state.entries
+        return entries[self.app.list_state.cursor].name if entries else ""
 
 
 @asynccontextmanager
 async def shown(
     fake: FakeSource | None = None,
     *,
-    place: Place | None = None,
+    before: ListState | None = None,
     message: str = "",
     size: tuple[int, int] = (120, 40),
 ) -> AsyncIterator[Screen]:
-    screen = Screen(fake or FakeSource(), place, message)
+    screen = Screen(fake or FakeSource(), before, message)
     async with screen.app.run_test(size=size) as screen.pilot:
         if screen.fake.entries and screen.fake.failure is None:
-            await screen.until(lambda: screen.app._list.entries)
+            await screen.until(lambda: screen.app.list_state.entries)
         yield screen
 
 
@@ -84,7 +84,7 @@ class Script(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012  # nobody changes it
 
 
-BEFORE = Place(run=ENTRIES[4].run, selected=(ENTRIES[0].run, "gone"), pattern="m")
+BEFORE = replace(STATE, cursor=4, selected=(ENTRIES[0].run, "gone"), pattern="m")
 
 SCRIPTS = {
     "enter attaches a live run": Script(FakeSource(), ["enter"]),
@@ -103,7 +103,7 @@ SCRIPTS = {
     "help is closed by any key": Script(FakeSource(), ["question_mark", "q"]),
     **{f"{keys} leaves": Script(FakeSource(), [keys]) for keys in ("q", "ctrl+q", "ctrl+c")},
     "who comes back is where they were": Script(
-        FakeSource(), [], {"place": BEFORE, "message": "the run has ended"}
+        FakeSource(), [], {"before": BEFORE, "message": "the run has ended"}
     ),
 }
 
@@ -112,10 +112,12 @@ QUICK = ("enter attaches a live run", "q leaves")
 
 def said(screen: Screen) -> dict[str, object]:
     """What a frame is drawn of, and what came of the keys."""
-    app, state, shown_state = screen.app, screen.app._list, screen.app._state
+    app, state, shown_state = screen.app, screen.app.list_state, screen.app._state
     came = {"chosen": app.chosen, "left": app.left}
     if app.left is not None:
-        return came | {"place": app.place}
+        listed = app.list_state
+        at = listed.entries[listed.cursor].run if listed.entries else ""
+        return came | {"at": at, "selected": listed.selected, "filter": listed.pattern}
     return came | {
         "at": screen.current,
         "listed": len(state.entries or ()),
