@@ -22,7 +22,7 @@ from amptui.tui.panels import (
 )
 from amptui.tui.panels.curve import CURVES
 from amptui.tui.panels.metric_charts import panel_chart
-from amptui.tui.panels.phrases import Phrase, fitting, line_width, wrapped, write
+from amptui.tui.panels.phrases import Phrase, fitting, line_width, wrapped, write, write_folded
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
 
@@ -61,7 +61,9 @@ class Frame:
             "footer": footer.draw,
             "notice": lambda canvas, *_: footer.has_room(canvas),
             "loss": loss.draw_line,
-            "throughput": throughput.draw_line,
+            "throughput": lambda canvas, *rest: write_folded(
+                canvas, "throughput", throughput.headline(*rest)
+            ),
             "scale": memory_panel.draw_scale_line,
             "memory": memory_panel.draw_line,
             "comparison": precision_table.draw_line,

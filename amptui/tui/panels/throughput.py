@@ -22,9 +22,7 @@ from amptui.tui.panels.phrases import (
     fitting_lines,
     phrase,
     quiet,
-    steady_style,
     wrapped_phrases,
-    write_folded,
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
@@ -42,21 +40,16 @@ _MIN_CURVE = 8
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """Samples a second and the time of a step over the last measured steps; what its operations come to."""
-    phrases = []
+    phrases = list[Phrase]()
     flops = next((flops for flops in view.flops if flops.counted.precision == view.precision), None)
     if flops is not None and flops.flops_per_second is not None:
         words = [Word(rate_words(flops))]
         if flops.mfu is not None:
             words += [Word(f" {mfu_words(flops)}"), Word(" MFU", Style.DIM)]
         phrases.append(Phrase(tuple(words), 2))
-    return [*phrases, *_speed(view, Style.STRONG, align=">")]
-
-
-def _speed(view: SessionView, style: int, *, align: str) -> list[Phrase]:
-    """``127 k samples/s`` and ``2.02 ms/step``, a mean; each where it is measured."""
-    phrases = list[Phrase]()
     if view.samples_per_second is not None:
-        phrases.append(phrase(f"{units.rate(view.samples_per_second, 'samples'):{align}16}", style))
+        samples = units.rate(view.samples_per_second, "samples")
+        phrases.append(phrase(f"{samples:>16}", Style.STRONG))
     if view.step_seconds is not None:
         step = Word(f"{units.milliseconds(view.step_seconds):>7}"), Word("/step", Style.DIM)
         phrases.append(Phrase(step, 1))
@@ -74,12 +67,6 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState, *, plot: CurveP
         return
     window = visible_window(view.samples_rate, screen.zoom, ahead=screen.steps_ahead)
     plot.draw(area, view.samples_rate, window=window, switches=view.switches)
-
-
-def draw_line(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """Samples a second in the style of the current precision, and the time of a step."""
-    phrases = _speed(view, steady_style(view) | BOLD, align="<")
-    write_folded(canvas, "throughput", phrases or [phrase(NO_STEPS, Style.DIM)])
 
 
 # ------------------------------------------------------------------------ where a step's time goes
