@@ -27,7 +27,7 @@ from amptui.reports.compare.command import read_all
 from amptui.reports.compare.compare_page import page
 from amptui.reports.compare.tables import as_json, plain_lines
 from amptui.reports.export.exporting import export
-from amptui.reports.run_list import read_row
+from amptui.runs.find import RunEntry
 from amptui.runs.journal import JournalReader
 from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
@@ -44,7 +44,6 @@ from amptui.tui.replay.player import Player
 from amptui.tui.replay.screen import position_words
 from amptui.tui.run_list import frame as run_list
 from amptui.tui.run_list.frame import ListState
-from amptui.tui.run_list.reader import RunEntry
 from tests import poison
 from tests.builders import write_journal
 from tests.forging import LINES, REAL, forged_journals
@@ -319,9 +318,8 @@ def used_in_every_way(folder: Path) -> None:
     Frame().draw(Canvas(120, 40), attached.view(), ScreenState(now=0.0))
     tensorboard = folder / "board" if TENSORBOARD else None
     export(folder, csv=folder / "steps.csv", html=folder / "page.html", tensorboard=tensorboard)
-    look_at(RunDir(folder))
     compare(folder)
-    row = read_row(str(folder))
+    row = look_at(RunDir(folder))
     entry = RunEntry(run=str(folder), name=folder.name, is_live=False, written=0.0, read=lambda: row)
     listed = Canvas(200, 20)
     run_list.draw(listed, ListState(entries=[entry], rows={entry.run: row}), ScreenState(now=0.0))

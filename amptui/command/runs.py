@@ -96,10 +96,10 @@ def browse_runs(run: Callable[[Sequence[str]], int]) -> int:
 
 
 def _list_screen(before: "ListState", message: str, opening: "Opening") -> "RunListScreen":
-    from amptui.reports.run_list import runs_here
+    from amptui.runs.find import listed_runs
     from amptui.tui.run_list.screen import RunListScreen
 
-    return RunListScreen(runs_here, opening, before=before, message=message)
+    return RunListScreen(listed_runs, opening, before=before, message=message)
 
 
 def add_replay_options(parser: argparse.ArgumentParser) -> None:

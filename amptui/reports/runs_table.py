@@ -29,15 +29,18 @@ def list_runs(*, json: bool, out: TextIO, limit: int | None = None) -> int:
 
     At most ``limit`` runs; if it is None, as many as a terminal has lines for, or `PAGE_RUNS` in JSON and
     where ``out`` is no terminal. Of older runs no file is opened; how many there are is told below the table,
-    or on standard error. With ``json`` each run is one object a line: ``type`` (Run) and the fields of
-    `KeptRun`. Raises ``RunFolderError`` if the folder of runs cannot be read, ``OutputError`` if the list
-    cannot be written.
+    or on standard error. With ``json`` each run is one object a line: ``type`` (Run), the fields of `KeptRun`
+    and of its losses the newest. Raises ``RunFolderError`` if the folder of runs cannot be read,
+    ``OutputError`` if the list cannot be written.
     """
     names, size = kept_names(), shutil.get_terminal_size() if out.isatty() and not json else None
     room = PAGE_RUNS if size is None else max(1, size.lines - _LINES_BESIDE_RUNS)
     runs = [look_at(RunDir(default_base() / name)) for name in names[: room if limit is None else limit]]
     if json:
-        put("".join(strictjson.line({"type": "Run", **asdict(run)}) for run in runs), out)
+        for run in runs:
+            facts = {"type": "Run", **asdict(run), "loss": run.loss}
+            del facts["losses"]  # there may be hundreds
+            put(strictjson.line(facts), out)
     elif runs:
         say(*_table(runs, None if size is None else size.columns), out=out)
     else:

@@ -5,6 +5,8 @@ import re
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError, UsageError, did_you_mean
@@ -134,13 +136,27 @@ def name_of(journal: Path) -> str:
 # Paths are text here: with 20,000 runs, Path and RunDir would take as long as the file system.
 
 
-def listed_runs() -> list[tuple[str, bool, float]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry:
+    """One run of a list, before any of its files is opened."""
+
+    run: str
+    """Its folder: what commands call it, and what tells it from all others."""
+    name: str
+    is_live: bool
+    """Whether a process trains it now."""
+    written: float
+    """Unix seconds; while they and ``is_live`` stay the same, so does a run that has ended."""
+    read: Callable[[], KeptRun]
+    """Never raises."""
+
+
+def listed_runs() -> list[RunEntry]:
     """All saved runs: live ones first, the last started one at the top, then the others by age.
 
-    Of each its folder, whether a process trains it now, and when its journal, or without one its folder, was
-    last written, in Unix seconds. One that could not sign its lock, as the disk was full, does not count as
-    live. The order of live ones stays as they are written. Raises ``RunFolderError`` if the folder of all
-    runs cannot be read.
+    That is when its journal, or without one its folder, was last written. One that could not sign its lock,
+    as the disk was full, does not count as live. The order of live ones stays as they are written. Raises
+    ``RunFolderError`` if the folder of all runs cannot be read.
     """
     runs = []
     for folder in _saved_folders():
@@ -150,8 +166,21 @@ def listed_runs() -> list[tuple[str, bool, float]]:
         signed = _signed(folder)
         # Only a lock that names a process is opened: that would take longer than all else.
         is_live = signed is not None and holder(folder) is not None
-        runs.append((is_live, signed if is_live else written, (folder, is_live, written)))
-    return [run for *_, run in sorted(runs, reverse=True)]
+        runs.append((is_live, signed if is_live else written, folder, written))
+    return [
+        RunEntry(
+            run=folder,
+            name=os.path.basename(folder),  # noqa: PTH119
+            is_live=is_live,
+            written=written,
+            read=partial(_read, folder),
+        )
+        for is_live, _, folder, written in sorted(runs, reverse=True)
+    ]
+
+
+def _read(folder: str) -> KeptRun:
+    return look_at(RunDir(Path(folder)))
 
 
 def kept_names(matches: Callable[[str], object] | None = None) -> list[str]:

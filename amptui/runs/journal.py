@@ -188,13 +188,16 @@ class JournalReader(Iterable[Record]):
             return None
 
 
-def records_at_end(path: Path, length_bytes: int) -> list[Record]:
-    """The records in the last ``length_bytes`` of a journal. Raises OSError."""
+def records_at_end(path: Path, length_bytes: int, *, leave_out: type[Record] | None = None) -> list[Record]:
+    """The records in the last ``length_bytes`` of a journal, but for a kind to leave out. Raises OSError."""
+    unwanted = b"" if leave_out is None else f'{{"type":"{leave_out.__name__}"'.encode()
     with path.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - length_bytes))
         lines = file.read().splitlines()  # the first may lack its beginning
     records = []
     for line in lines:
+        if unwanted and line.startswith(unwanted):
+            continue
         with suppress(ValueError):
             records.append(codec.loads(line))
     return records

@@ -70,7 +70,7 @@ def three_runs() -> RunDir:
     done = RunFinished(time=0.0, steps=2340, seconds=1.0, reason="done")
     kept("mnist-deep-20270115-060000", [began, step(2340, precision="bf16"), done], age_seconds=7000)
     # Dated ahead, so that it is written now however slow this machine is.
-    return kept("mnist-deep-20270115-070000", [began, step(117, precision="fp16")], age_seconds=-60)
+    return kept("mnist-deep-20270115-070000", [began, step(117, precision="fp16", time=NOW)], age_seconds=-60)
 
 
 def test_a_table_says_of_each_run_what_it_is_and_how_it_stands(goldens: Goldens) -> None:

@@ -14,7 +14,7 @@ from amptui.process.plan import can_go_on
 from amptui.records import codec
 from amptui.records.run import RunFinished
 from amptui.runs import lock
-from amptui.runs.find import find_run, journal_of, live_run, resumable
+from amptui.runs.find import find_run, journal_of, listed_runs, live_run, resumable
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
 
@@ -241,3 +241,19 @@ def test_a_live_run_of_another_machine_is_told() -> None:
             assert told(live_run, text) == "b is running on elsewhere; log in there to watch it"
         with RunLock.take(here.path):
             assert live_run("") == here
+
+
+def test_of_all_runs_live_ones_come_first_and_keep_their_places() -> None:
+    kept("old", 10)
+    kept("newest")
+    first, second = kept("first", 20), kept("second", 30)
+    with RunLock.take(first.parent), RunLock.take(second.parent):
+        os.utime(RunDir(first.parent).lock_path, (100.0, 100.0))
+        os.utime(RunDir(second.parent).lock_path, (200.0, 200.0))
+        for written in (1_900_000_000.0, 2_000_000_000.0):
+            os.utime(first, (written, written))
+            entries = listed_runs()
+            assert [entry.name for entry in entries] == ["second", "first", "newest", "old"]
+            assert [entry.is_live for entry in entries] == [True, True, False, False]
+            assert [entry.read().is_live for entry in entries] == [True, True, False, False]
+    assert [entry.name for entry in listed_runs()] == ["first", "newest", "old", "second"]

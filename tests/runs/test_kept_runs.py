@@ -1,9 +1,11 @@
 """How a run stands is told from its lock and its journal's end, and so is whether it has stalled."""
 
+import json
 import os
+import socket
+import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +17,9 @@ from amptui.records.samples import DeviceSample, HostSample
 from amptui.runs import kept_run
 from amptui.runs.find import kept_names
 from amptui.runs.kept_run import (
-    NOTHING,
     STALLED_SECONDS,
+    KeptRun,
     look_at,
-    newest_steps,
-    silent_seconds,
 )
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
@@ -32,6 +32,8 @@ from tests.builders import (
     make_switch,
     write_journal,
 )
+
+HERE = socket.gethostname()
 
 DONE = RunFinished(time=300.0, steps=2340, seconds=5.0, reason="done")
 STOPPED = RunFinished(time=300.0, steps=6, seconds=5.0, reason="stopped")
@@ -140,7 +142,7 @@ def test_of_a_long_journal_only_the_end_is_read(monkeypatch: pytest.MonkeyPatch)
     assert run_dir.journal_path.stat().st_size > 300_000
     found = look_at(run_dir)
     assert (found.model, found.step) == ("mnist-deep", 999)
-    assert 0 < len(newest_steps(run_dir.journal_path).losses) < 400
+    assert 0 < len(found.losses) < 400
     far = [sample(t) for t in range(100, 300)]
     assert look_at(kept("n", [make_started(), make_step(1), *far])).step is None, "it is too far from the end"
 
@@ -155,7 +157,15 @@ def six_steps() -> list[Record]:
     return [make_started(), *(make_step(n, time=100.0 + n) for n in range(1, 7))]
 
 
-SAMPLES = [sample(LAST + second) for second in range(600)]
+SAMPLES = [sample(LAST + second) for second in range(2000)]
+
+
+def seen(run_dir: RunDir, now: float, *, began: float = 90.0, host: str = HERE) -> KeptRun:
+    """A run that is being trained, at this time."""
+    with RunLock.take(run_dir.path), pytest.MonkeyPatch.context() as patch:
+        run_dir.lock_path.write_text(json.dumps({"pid": 5, "host": host, "started": began}))
+        patch.setattr(time, "time", lambda: now)
+        return look_at(run_dir)
 
 
 @pytest.mark.parametrize(
@@ -168,35 +178,26 @@ SAMPLES = [sample(LAST + second) for second in range(600)]
 )
 def test_a_run_that_makes_no_headway_for_long_has_stalled(records: list[Record]) -> None:
     """What its sampler and its screens write is none."""
-    run_dir, seconds = kept("m", records), STALLED_SECONDS
-    newest = newest_steps(run_dir.journal_path)
-    with RunLock.take(run_dir.path):
-        found = look_at(run_dir)
-        assert silent_seconds(found, newest, LAST + seconds) is None
-        assert silent_seconds(found, newest, LAST + seconds + 1) == seconds + 1
-        run_dir.lock_path.write_text('{"pid": 5, "host": "elsewhere", "started": 90.0}')
-        assert silent_seconds(look_at(run_dir), newest, LAST + 10**6) is None, "its clock is another"
+    run_dir, late = kept("m", records), LAST + STALLED_SECONDS
+    assert seen(run_dir, late).state == "running"
+    found = seen(run_dir, late + 1)
+    assert (found.state, found.silent_seconds) == ("stalled", STALLED_SECONDS + 1)
+    assert seen(run_dir, late + 1, began=LAST + 10).state == "running", "it goes on in another process"
+    assert seen(run_dir, late * 10, host="elsewhere").state == "running", "its clock is another"
 
 
 @pytest.mark.parametrize(
-    "last", [PauseChanged(time=LAST, step=6, paused=True), replace(DONE, time=LAST + 10**9)]
+    ("last", "state"),
+    [(PauseChanged(time=LAST, step=6, paused=True), "paused"), (replace(DONE, time=LAST), "finished")],
 )
-def test_a_paused_run_and_one_that_has_ended_have_not_stalled(last: Record) -> None:
-    run_dir = kept("m", [*six_steps(), last])
-    newest = newest_steps(run_dir.journal_path)
-    with RunLock.take(run_dir.path):
-        assert silent_seconds(look_at(run_dir), newest, LAST + 10**6) is None
-    assert silent_seconds(look_at(run_dir), newest, LAST + 10**6) is None
+def test_a_paused_run_and_one_that_has_ended_have_not_stalled(last: Record, state: str) -> None:
+    assert seen(kept("m", [*six_steps(), last]), LAST + 10**6).state == state
 
 
-def test_long_silence_is_found_behind_its_samples_and_trouble_after_the_last_steps() -> None:
-    assert newest_steps(Path("none")) == NOTHING
+def test_trouble_is_found_behind_samples_and_after_the_last_steps() -> None:
     failed = Note(time=LAST, severity="error", text="no checkpoint")
-    samples = [sample(LAST + second) for second in range(2000)]
-    run_dir = kept("m", [make_started(), failed, *six_steps(), *samples])
+    run_dir = kept("m", [make_started(), failed, *six_steps(), *SAMPLES])
     assert run_dir.journal_path.stat().st_size > 2**16
-    newest = newest_steps(run_dir.journal_path)
-    assert (newest.headway, newest.last_time, newest.trouble) == (LAST, LAST + 1999, failed)
-    assert len(newest.losses) == 6
-    later = make_step(7, time=LAST + 1)
-    assert newest_steps(kept("m", [*six_steps(), failed, later]).journal_path).trouble is None
+    found = look_at(run_dir)
+    assert (found.trouble, len(found.losses)) == (failed, 6)
+    assert look_at(kept("m", [*six_steps(), failed, make_step(7, time=LAST + 1)])).trouble is None

@@ -3,11 +3,14 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amptui.base import units
 from amptui.base.table import Cell, Column
-from amptui.base.text import printable
+from amptui.base.text import one_line, printable
+from amptui.diagnosis.words import long_words
+from amptui.records.ranks import RankLost
+from amptui.telemetry.rank_watch import judge_ranks
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.keys import Key
 from amptui.tui.panels import footer
@@ -23,8 +26,11 @@ from amptui.tui.panels.phrases import (
 )
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.table import draw_sparkline, draw_table
-from amptui.tui.run_list.reader import RowState, RunEntry, RunRow
 from amptui.tui.style import BOLD, Style, precision_style
+
+if TYPE_CHECKING:
+    from amptui.runs.find import RunEntry
+    from amptui.runs.kept_run import KeptRun
 
 _MOVE = "move('{press}')"
 
@@ -63,7 +69,7 @@ _MAX_SPARKLINE = 24
 
 _MAX_MESSAGE_LINES = 6
 
-_STATE_STYLES: Mapping[RowState, int] = {
+_STATE_STYLES: Mapping[str, int] = {
     "starting": Style.GOOD,
     "running": Style.GOOD | BOLD,
     "paused": Style.WARNING,
@@ -79,12 +85,12 @@ _STATE_STYLES: Mapping[RowState, int] = {
 class ListState:
     """What the screen of the list shows at one frame."""
 
-    entries: Sequence[RunEntry] | None
+    entries: "Sequence[RunEntry] | None"
     """All runs that the filter lets through; None while nothing has been read."""
     live: int = 0
     """Of all runs, as is the next."""
     ended: int = 0
-    rows: Mapping[str, RunRow] = field(default_factory=dict)
+    rows: Mapping[str, "KeptRun"] = field(default_factory=dict)
     """By ``RunEntry.run``, as far as they have been read."""
     cursor: int = 0
     top: int = 0
@@ -150,8 +156,8 @@ def _draw_header(canvas: Canvas, state: ListState) -> None:
 class _Line(NamedTuple):
     """A line of the table."""
 
-    entry: RunEntry
-    row: RunRow | None
+    entry: "RunEntry"
+    row: "KeptRun | None"
     is_here: bool
     """Whether the cursor is."""
     state: ListState
@@ -190,7 +196,7 @@ def _columns(width: int) -> list[Column[_Line]]:
     ]
 
 
-def _column(title: str, priority: int, cell: Callable[[RunRow], Cell], **options: Any) -> Column[_Line]:
+def _column(title: str, priority: int, cell: Callable[["KeptRun"], Cell], **options: Any) -> Column[_Line]:
     """A column that stays where it is, empty for a run that has not been read."""
     return Column(
         title=title,
@@ -207,13 +213,13 @@ def _marks(line: _Line) -> Cell:
     return f"{'▸' if line.is_here else ' '}{selected}", Style.KEY
 
 
-def _precision(row: RunRow) -> Cell:
+def _precision(row: "KeptRun") -> Cell:
     if not row.precision:
         return ""
     return printable(row.precision), precision_style(row.precision)
 
 
-def _done(row: RunRow) -> str:
+def _done(row: "KeptRun") -> str:
     """``6%``; empty for a run without a length, and beyond its original goal."""
     if row.step is None or not row.total_steps or row.step > row.total_steps:
         return ""
@@ -238,12 +244,28 @@ def _draw_curve(canvas: Canvas, x: int, y: int, width: int, line: _Line) -> None
         draw_sparkline(canvas, x, y, width, line.row.losses, precision_style(line.row.precision))
 
 
-def _draw_detail(canvas: Canvas, state: ListState, entry: RunEntry) -> None:
+def _draw_detail(canvas: Canvas, state: ListState, entry: "RunEntry") -> None:
     """What commands call the run under the cursor, and what else there is to say of it."""
     row, room, name = state.rows.get(entry.run), canvas.width - 2, printable(entry.run)
-    if row is not None and (detail := printable(row.detail)):
+    if row is not None and (detail := printable(one_line(detail_of(row)))):
         shown = " ".join(wrapped(detail, max(room // 2, room - text_width(name) - GAP), lines=1))
         style = _STATE_STYLES.get(row.state, Style.TEXT)
         canvas.text(canvas.width - 1 - text_width(shown), 0, shown, style)
         room -= text_width(shown) + GAP
     canvas.text(1, 0, end_of(name, room), Style.DIM, width=room)
+
+
+def detail_of(run: "KeptRun") -> str:
+    """Why it failed, died or is silent, or where it is being trained; else its device."""
+    if run.error is not None:
+        return run.error
+    if run.state == "died":  # why, by its own last words; empty if it was killed without any
+        if isinstance(run.trouble, RankLost):
+            return long_words(judge_ranks(run.trouble))
+        return "" if run.trouble is None else run.trouble.text.partition("\n")[0]
+    if run.silent_seconds is not None:
+        return f"nothing new for {units.duration(run.silent_seconds)}"
+    if run.is_live:
+        place = "" if run.is_here else f" on {run.host}"
+        return f"{run.device or 'starting'}{place}, pid {run.pid}" if run.pid else f"live{place}"
+    return run.device_name or ""

@@ -3,63 +3,13 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from amptui.tui.reading_thread import ReadingThread
 
-RowState = Literal[
-    "starting",
-    "running",
-    "paused",
-    "stalled",
-    "finished",
-    "stopped",
-    "ended",
-    "failed",
-    "died",
-    "unreadable",
-]
-"""``stalled``: it is being trained, and has recorded nothing new for much longer than a step takes. ``died``:
-no process trains it, and it has no last record."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
-    """One run at one moment; None for what was not recorded."""
-
-    state: RowState
-    model: str | None = None
-    precision: str | None = None
-    step: int | None = None
-    total_steps: int | None = None
-    losses: Sequence[float | None] = ()
-    """Of its newest steps, oldest first; None for a step without one."""
-    seconds: float | None = None
-    """How long it has trained: from its first record to its newest, or to now if it is being trained."""
-    written: float | None = None
-    """When its journal was last written, in Unix seconds."""
-    detail: str = ""
-    """What else there is to say: why it failed, where it is being trained."""
-
-    @property
-    def loss(self) -> float | None:
-        """Of the newest step that has one."""
-        return next((loss for loss in reversed(self.losses) if loss is not None), None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEntry:
-    """One run of the list, before any of its files is opened."""
-
-    run: str
-    """What commands call it, and what tells it from all others."""
-    name: str
-    is_live: bool
-    """Whether a process trains it now."""
-    written: float
-    """Unix seconds; while they and ``is_live`` stay the same, so does the row of a run that has ended."""
-    read: Callable[[], RunRow]
-    """Reads its row. Called in the thread of a reader; never raises."""
+if TYPE_CHECKING:
+    from amptui.runs.find import RunEntry
+    from amptui.runs.kept_run import KeptRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +32,7 @@ class _Read(NamedTuple):
 
     is_live: bool
     written: float
-    row: RunRow
+    row: "KeptRun"
 
 
 class ListReader(ReadingThread):
@@ -92,7 +42,7 @@ class ListReader(ReadingThread):
     Raises AmptuiError.
     """
 
-    def __init__(self, list_runs: Callable[[], Sequence[RunEntry]]) -> None:
+    def __init__(self, list_runs: Callable[[], Sequence["RunEntry"]]) -> None:
         super().__init__("amptui-runs")
         self._list_runs = list_runs
         self._wanted: Sequence[RunEntry] = ()
@@ -100,10 +50,10 @@ class ListReader(ReadingThread):
         self._listing_due = self._reading_due = 0.0
         self.entries: Sequence[RunEntry] | None = None
         """None until there is a first list."""
-        self.rows: Mapping[str, RunRow] = {}
+        self.rows: Mapping[str, KeptRun] = {}
         """By ``RunEntry.run``, of the runs that were wanted so far."""
 
-    def want(self, entries: Sequence[RunEntry]) -> None:
+    def want(self, entries: Sequence["RunEntry"]) -> None:
         """These are on the screen: read them, in this order."""
         if entries != self._wanted:
             self._wanted = entries

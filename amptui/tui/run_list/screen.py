@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from amptui.tui.canvas import Canvas
 from amptui.tui.opening import Opening
 from amptui.tui.overlays.overlay import Search, line_after
 from amptui.tui.run_list.frame import KEYS, ListState, draw, page_rows
-from amptui.tui.run_list.reader import Chosen, ListReader, RunEntry
+from amptui.tui.run_list.reader import Chosen, ListReader
 from amptui.tui.screen import Screen
+
+if TYPE_CHECKING:
+    from amptui.runs.find import RunEntry
 
 MAX_COMPARED = 26
 """As many as there are letters for their groups."""
@@ -26,7 +30,7 @@ class RunListScreen(Screen):
 
     def __init__(
         self,
-        list_runs: Callable[[], Sequence[RunEntry]],
+        list_runs: Callable[[], Sequence["RunEntry"]],
         opening: Opening | None = None,
         *,
         before: ListState | None = None,
@@ -53,7 +57,7 @@ class RunListScreen(Screen):
             self._refresh_entries(self._list_reader.entries, page_rows(canvas.height))
         draw(canvas, self.list_state, self._state)
 
-    def _refresh_entries(self, entries: Sequence[RunEntry], page: int) -> None:
+    def _refresh_entries(self, entries: Sequence["RunEntry"], page: int) -> None:
         """Take in what was read; the cursor stays on its run wherever that is now."""
         before, pattern = self.list_state, self._search.text
         live = sum(entry.is_live for entry in entries)
@@ -85,7 +89,7 @@ class RunListScreen(Screen):
         return self._search.press(key)
 
     @property
-    def _entry(self) -> RunEntry | None:
+    def _entry(self) -> "RunEntry | None":
         """The run under the cursor."""
         return self.list_state.entries[self.list_state.cursor] if self.list_state.entries else None
 

@@ -2,18 +2,23 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from amptui.runs.find import RunEntry
+from amptui.runs.kept_run import KeptRun
 from amptui.tui.run_list.frame import ListState
-from amptui.tui.run_list.reader import RunEntry, RunRow
 
 if TYPE_CHECKING:
     from amptui.base.errors import RunFolderError
 
 NOW = 1_800_000_000.0
 
+row = partial(KeptRun, name="", folder=Path())
+
 ROWS = {
-    "mnist-deep-20261125-201300": RunRow(
+    "mnist-deep-20261125-201300": row(
         state="running",
         model="mnist-deep",
         precision="bf16",
@@ -22,9 +27,11 @@ ROWS = {
         losses=tuple(2.3 / step for step in range(1, 400)),
         seconds=42.0,
         written=NOW,
-        detail="NVIDIA H200, pid 4711",
+        device="NVIDIA H200",
+        host="here",
+        pid=4711,
     ),
-    "mnist-deep-20261125-201300-2": RunRow(
+    "mnist-deep-20261125-201300-2": row(
         state="stalled",
         model="mnist-deep",
         precision="fp16",
@@ -33,12 +40,10 @@ ROWS = {
         losses=(2.3, 1.1, math.nan, math.inf),
         seconds=60 * 60 * 26,
         written=NOW - 3,
-        detail="nothing new for 2:41",
+        silent_seconds=161.0,
     ),
-    "char-gpt-20261124-091500": RunRow(
-        state="paused", model="char-gpt", precision="ieee", step=999, losses=()
-    ),
-    "resnet50-20261124-091500": RunRow(
+    "char-gpt-20261124-091500": row(state="paused", model="char-gpt", precision="ieee", step=999, losses=()),
+    "resnet50-20261124-091500": row(
         state="failed",
         model="resnet50",
         precision="bf16 weights",
@@ -47,15 +52,15 @@ ROWS = {
         losses=(None, -1.5e-12, None),
         seconds=86_400 * 400,
         written=NOW - 86_400 * 1000,
-        detail="out of memory in step 340; use a smaller --batch-size",
+        error="out of memory in step 340; use a smaller --batch-size",
     ),
-    "./runs/mine": RunRow(state="unreadable", detail="cannot read the journal: permission denied"),
+    "./runs/mine": row(state="unreadable", error="cannot read the journal: permission denied"),
 }
 
 LIVE = tuple(ROWS)[:3]
 
 
-def entry(name: str, row: RunRow, *, is_live: bool | None = None) -> RunEntry:
+def entry(name: str, row: KeptRun, *, is_live: bool | None = None) -> RunEntry:
     live = name in LIVE if is_live is None else is_live
     return RunEntry(
         run=f"/home/me/runs/{name}", name=name, is_live=live, written=row.written or 0.0, read=lambda: row

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,15 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
-from amptui.records.run import PRECISIONS
+from amptui.records.ranks import RankLost
+from amptui.records.run import PRECISIONS, Note, Record, RunFailed, RunFinished
+from amptui.runs.find import RunEntry
+from amptui.runs.kept_run import KeptRun, look_at
+from amptui.runs.rundir import RunDir
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.help import Help
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.run_list.frame import ListState, draw, page_rows
-from amptui.tui.run_list.reader import RunEntry, RunRow
+from amptui.tui.run_list.frame import ListState, detail_of, draw, page_rows
 from amptui.tui.run_list.screen import RunListScreen
+from tests.builders import write_journal
 from tests.golden import Goldens
-from tests.tui.run_list.listed import ENTRIES, NOW, ROWS, STATE, FakeSource, entry
+from tests.telemetry.record_samples import run, steps
+from tests.tui.run_list.listed import ENTRIES, NOW, ROWS, STATE, FakeSource, entry, row
 from tests.tui.watching import Shown, awaited
 
 
@@ -55,8 +61,8 @@ async def shown(
 
 def many(count: int) -> list[RunEntry]:
     """Ended runs, the newest first."""
-    rows = (RunRow(state="finished", written=NOW - number) for number in range(count))
-    return [entry(f"run-{number:05}", row, is_live=False) for number, row in enumerate(rows)]
+    rows = (row(state="finished", written=NOW - number) for number in range(count))
+    return [entry(f"run-{number:05}", one, is_live=False) for number, one in enumerate(rows)]
 
 
 @pytest.mark.ci
@@ -65,7 +71,7 @@ async def test_the_cursor_stays_on_its_run_when_the_list_changes() -> None:
     async with shown() as screen:
         await screen.pilot.press("down", "down")
         name = screen.current
-        screen.fake.entries.insert(0, entry("new", RunRow(state="starting"), is_live=True))
+        screen.fake.entries.insert(0, entry("new", row(state="starting"), is_live=True))
         await screen.shows("new")
         assert screen.current == name
         screen.fake.entries = [one for one in screen.fake.entries if one.name != name]
@@ -165,9 +171,9 @@ async def test_a_list_that_cannot_be_read_ends_the_screen() -> None:
 async def test_a_live_row_is_renewed_and_only_visible_rows_are_read() -> None:
     reads = dict.fromkeys(range(20_000), 0)
 
-    def counted(number: int) -> RunRow:
+    def counted(number: int) -> KeptRun:
         reads[number] += 1
-        return RunRow(state="running" if number == 0 else "finished", step=reads[number])
+        return row(state="running" if number == 0 else "finished", step=reads[number])
 
     entries = [
         replace(one, is_live=number == 0, read=partial(counted, number))
@@ -192,8 +198,8 @@ def drawn(size: tuple[int, int], state: ListState = STATE) -> list[str]:
 
 
 ROW = st.builds(
-    RunRow,
-    state=st.sampled_from([row.state for row in ROWS.values()]),
+    row,
+    state=st.sampled_from([one.state for one in ROWS.values()]),
     model=st.none() | st.text(max_size=60),
     precision=st.none() | st.sampled_from(PRECISIONS) | st.text(max_size=20),
     step=st.none() | st.integers(0, 10**15),
@@ -201,7 +207,7 @@ ROW = st.builds(
     losses=st.lists(st.none() | st.floats(), max_size=50),
     seconds=st.none() | st.floats(),
     written=st.none() | st.floats(),
-    detail=st.text(max_size=200) | st.just("  "),
+    error=st.none() | st.text(max_size=200) | st.just("  "),
 )
 
 
@@ -212,7 +218,7 @@ ROW = st.builds(
     changes=st.fixed_dictionaries({"is_typing": st.booleans(), "pattern": st.text()}),
 )
 def test_no_row_and_no_size_makes_it_fail_or_leave_the_screen(
-    rows: list[tuple[str, RunRow]], width: int, height: int, changes: dict[str, Any]
+    rows: list[tuple[str, KeptRun]], width: int, height: int, changes: dict[str, Any]
 ) -> None:
     entries = [entry(f"{at}{name}", row, is_live=False) for at, (name, row) in enumerate(rows)]
     shown = {entry.run: row for entry, (_, row) in zip(entries, rows, strict=True)}
@@ -223,3 +229,28 @@ def test_no_row_and_no_size_makes_it_fail_or_leave_the_screen(
     if width >= 80 and height >= 12:
         for line, (_, row) in zip(lines[2 : 2 + page_rows(height)], rows, strict=False):
             assert row.state in line
+
+
+LAST_WORDS: dict[str, list[Record]] = {
+    "nothing": [],
+    "its end": [RunFinished(time=8.0, steps=6, seconds=6.0, reason="done")],
+    "an error": [RunFailed(time=8.0, step=6, error="out of\nmemory", traceback="")],
+    "an error's note": [Note(time=9.0, severity="error", text="CUDA error: ECC\nTraceback\n")],
+    "a lost rank": [RankLost(time=9.0, step=6, rank=1, host="b", cause="killed", detail="signal 9")],
+    "a warning": [Note(time=9.0, severity="warning", text="no X-ray")],
+}
+
+
+def test_a_row_says_how_a_run_stands_and_why_it_died(goldens: Goldens, tmp_path: Path) -> None:
+    """A step that arrived late does not make it live on, one that was made after its last words does."""
+    times, losses = [2.0 + n for n in range(1, 7)], [6.0 / n for n in range(1, 7)]
+    begun: list[Record] = [run(time=2.0), *steps(1, 6, time=times, step_seconds=1.0, loss=losses)]
+    lines: list[str] = []
+    for name, records in LAST_WORDS.items():
+        for late in (None, 8.5, 11.0):
+            later = [] if late is None else steps(7, 7, time=late)
+            folder = write_journal(tmp_path / f"{len(lines)}", [*begun, *records, *later])
+            found = look_at(RunDir(folder))
+            facts = f"{found.state} at {found.step} after {found.seconds} s, {found.losses}"
+            lines += [f"{name}, step 7 at {late}: {facts}: {detail_of(found)}"]
+    goldens.check("reports/run list rows", "\n".join(lines))
