@@ -82,15 +82,15 @@ def browse_runs(run: Callable[[Sequence[str]], int]) -> int:
     while True:
         first = partial(draw, state=ListState(entries=None), screen=ScreenState())
         listing, status = show(partial(_list_screen, before, message), first)
-        if status or listing.chosen is None:
+        if status or not listing.chosen:
             return status
         before, message = listing.list_state, ""
         try:
-            status = run([listing.chosen.action, *listing.chosen.runs])
+            status = run(listing.chosen)
         except AmptuiError as error:
             complain(str(error))
             status, message = error.exit_status, str(error)
-        if status > _SIGNALLED or (listing.chosen.action == "compare" and not message):
+        if status > _SIGNALLED or (listing.chosen[0] == "compare" and not message):
             return status  # also with a comparison, which the list would hide
         gc.collect()  # the last screen, before the next one freezes what it finds
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, TypeAlias
 
@@ -128,10 +128,12 @@ class XRay(Page):
 def _facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
     """The facts above the tables by their labels, the most important first."""
     # Both losses to six digits, and how far the last is from FP32's.
-    losses = {
-        name: Word(f"{loss:.6g}", Style.STRONG if math.isfinite(loss) else Style.ERROR)
+    losses = [
+        labelled(
+            precision_label(name), f"{loss:.6g}", style=Style.STRONG if math.isfinite(loss) else Style.ERROR
+        )
         for name, loss in (("fp32", xray.loss_fp32), (xray.precision, xray.loss_amp))
-    }
+    ]
     both_finite = xray.loss_fp32 and math.isfinite(xray.loss_amp - xray.loss_fp32)
     apart = [phrase(losses_apart(xray.loss_amp, xray.loss_fp32), Style.STRONG)] if both_finite else []
     # How many modules output which dtype in AMP, and which of them stayed in FP32.
@@ -146,19 +148,11 @@ def _facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
         names = ", ".join(islands[:_MAX_ISLANDS]) + more
         outputs.append(labelled("in FP32:", names, style=precision_style("fp32")))
     lines = {
-        "loss": [*_by_precision(losses), *apart, labelled("took", units.milliseconds(xray.seconds))],
+        "loss": [*losses, *apart, labelled("took", units.milliseconds(xray.seconds))],
         "caution": [phrase(MASKS_DIFFER, Style.WARNING)] if xray.random else [],
         "outputs": outputs,
     }
     return {label: phrases for label, phrases in lines.items() if phrases}
-
-
-def _by_precision(words: Mapping[str, Word]) -> list[Phrase]:
-    """A word for each precision: ``FP32 0.0311  AMP fp16 0.0312``."""
-    return [
-        Phrase((Word(f"{precision_label(precision)} ", precision_style(precision)), word))
-        for precision, word in words.items()
-    ]
 
 
 # ------------------------------------------------------------------------------------ tables

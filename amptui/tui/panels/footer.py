@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from amptui.records.run import Severity
-from amptui.telemetry.view import EMPTY_VIEW, SessionView
+from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.layout import SMALLEST
 from amptui.tui.panels.phrases import (
@@ -57,13 +57,6 @@ def has_room(canvas: Canvas) -> bool:
         return True
     quiet(canvas, f"amptui: the terminal is too small ({canvas.width}x{canvas.height})")
     return False
-
-
-def draw_below(canvas: Canvas, screen: ScreenState, *, lines: int) -> None:
-    """The last line of a screen, and the message in so many lines above it at most."""
-    draw(canvas.rows(canvas.height - 1), EMPTY_VIEW, screen)
-    if screen.message:
-        draw_notice(canvas.rows(canvas.height - 1 - lines, lines), screen, framed=False)
 
 
 def draw_notice(canvas: Canvas, screen: ScreenState, *, framed: bool) -> None:

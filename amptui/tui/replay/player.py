@@ -64,7 +64,11 @@ class Player(ReadingThread):
     def __init__(self, path: Path, *, speed: float) -> None:
         super().__init__("amptui-replay")
         self._path = path
-        self._first_time, self._total_seconds = span_of(path)
+        first = next((record.time for record in JournalReader(path)), None)
+        if first is None:
+            raise RunFolderError(f"{path} holds no records")
+        last = max((record.time for record in records_at_end(path, _TAIL_BYTES)), default=first)
+        self._first_time, self._total_seconds = first, max(0.0, last - first)
         self._lock = threading.Lock()
         # Set by keys and by the thread that folds, under the lock.
         self._speed = speed
@@ -212,15 +216,3 @@ class Player(ReadingThread):
         for record in reader:
             seconds = max(seconds, record.time - self._first_time)
             yield seconds, record
-
-
-def span_of(path: Path) -> tuple[float, float]:
-    """The Unix time of a journal's first record, and the seconds to its last.
-
-    Raises ``RunFolderError`` if it cannot be read or has no records.
-    """
-    first = next((record.time for record in JournalReader(path)), None)
-    if first is None:
-        raise RunFolderError(f"{path} holds no records")
-    last = max((record.time for record in records_at_end(path, _TAIL_BYTES)), default=first)
-    return first, max(0.0, last - first)

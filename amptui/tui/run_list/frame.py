@@ -11,6 +11,7 @@ from amptui.base.text import one_line, printable
 from amptui.diagnosis.words import long_words
 from amptui.records.ranks import RankLost
 from amptui.telemetry.rank_watch import judge_ranks
+from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.keys import Key
 from amptui.tui.panels import footer
@@ -129,7 +130,10 @@ def draw(canvas: Canvas, state: ListState, screen: ScreenState) -> None:
     if state.is_typing:
         typed = end_of(printable(state.pattern), canvas.width // 2)
         screen = replace(screen, hints=_FILTER_HINTS, waiting=f"/{typed}▏")
-    footer.draw_below(canvas, screen, lines=_MAX_MESSAGE_LINES)
+    footer.draw(canvas.rows(canvas.height - 1), EMPTY_VIEW, screen)
+    if screen.message:
+        above = canvas.rows(canvas.height - 1 - _MAX_MESSAGE_LINES, _MAX_MESSAGE_LINES)
+        footer.draw_notice(above, screen, framed=False)
 
 
 def _draw_header(canvas: Canvas, state: ListState) -> None:

@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from amptui.tui.reading_thread import ReadingThread
 
@@ -12,27 +11,11 @@ if TYPE_CHECKING:
     from amptui.runs.kept_run import KeptRun
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What the user wants to do with which runs."""
-
-    action: Literal["attach", "replay", "compare"]
-    runs: Sequence[str]
-
-
 LOOK_SECONDS = 1.0
 """How often the list and the rows of live runs are renewed, at most."""
 
 _LISTING_SHARE = 0.05
 """The fraction of one core that listing may take: with 20,000 runs the list is renewed every few seconds."""
-
-
-class _Read(NamedTuple):
-    """A row, and what its entry said when it was read."""
-
-    is_live: bool
-    written: float
-    row: "KeptRun"
 
 
 class ListReader(ReadingThread):
@@ -46,7 +29,8 @@ class ListReader(ReadingThread):
         super().__init__("amptui-runs")
         self._list_runs = list_runs
         self._wanted: Sequence[RunEntry] = ()
-        self._reads: dict[str, _Read] = {}
+        self._reads: dict[str, tuple[RunEntry, KeptRun]] = {}
+        """The newest row of each run, with the entry that it was read from."""
         self._listing_due = self._reading_due = 0.0
         self.entries: Sequence[RunEntry] | None = None
         """None until there is a first list."""
@@ -73,17 +57,13 @@ class ListReader(ReadingThread):
         began = time.monotonic()
         is_due = began >= self._reading_due
         for entry in self._wanted:
-            last = self._reads.get(entry.run)
+            last, row = self._reads.get(entry.run, (None, None))
             # What could not be read may be readable now.
-            may_differ = is_due and (
-                entry.is_live
-                or last is None
-                or last.written != entry.written
-                or last.row.state == "unreadable"
-            )
+            is_old = last is None or last.written != entry.written or row is None or row.state == "unreadable"
+            may_differ = is_due and (entry.is_live or is_old)
             if last is None or last.is_live != entry.is_live or may_differ:
-                self._reads[entry.run] = _Read(entry.is_live, entry.written, entry.read())
-                self.rows = {run: read.row for run, read in self._reads.items()}
+                self._reads[entry.run] = entry, entry.read()
+                self.rows = {run: row for run, (_, row) in self._reads.items()}
             if self._stopping or self._wake.is_set():
                 break  # another page is on the screen by now
         if is_due:

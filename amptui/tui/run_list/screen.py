@@ -8,7 +8,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.opening import Opening
 from amptui.tui.overlays.overlay import Search, line_after
 from amptui.tui.run_list.frame import KEYS, ListState, draw, page_rows
-from amptui.tui.run_list.reader import Chosen, ListReader
+from amptui.tui.run_list.reader import ListReader
 from amptui.tui.screen import Screen
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class RunListScreen(Screen):
         self._search.text = before.pattern
         if message:
             self._say(message)
-        self.chosen: Chosen | None = None
-        """What the user wants; None if they quit."""
+        self.chosen: Sequence[str] = ()
+        """The command line of what the user wants; empty if they quit."""
 
     def _draw(self, canvas: Canvas) -> None:
         self.list_state = replace(
@@ -105,7 +105,7 @@ class RunListScreen(Screen):
         """Attach the run under the cursor if it is live, else replay it."""
         entry = self._entry
         if entry is not None:
-            self._choose(Chosen("attach" if entry.is_live else "replay", (entry.run,)))
+            self._choose("attach" if entry.is_live else "replay", entry.run)
 
     def action_select(self) -> None:
         """Select the run under the cursor, or no longer, and go to the next."""
@@ -127,8 +127,8 @@ class RunListScreen(Screen):
         if len(self.list_state.selected) < 2:
             self._say("select two runs or more with a, then press c", severity="info")
         else:
-            self._choose(Chosen("compare", tuple(self.list_state.selected)))
+            self._choose("compare", *self.list_state.selected)
 
-    def _choose(self, chosen: Chosen) -> None:
+    def _choose(self, *chosen: str) -> None:
         self.chosen = chosen
         self._leave("")

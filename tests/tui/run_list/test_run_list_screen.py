@@ -119,7 +119,7 @@ QUICK = ("enter attaches a live run", "q leaves")
 def said(screen: Screen) -> dict[str, object]:
     """What a frame is drawn of, and what came of the keys."""
     app, state, shown_state = screen.app, screen.app.list_state, screen.app._state
-    came = {"chosen": app.chosen, "left": app.left}
+    came: dict[str, object] = {"chosen": app.chosen, "left": app.left}
     if app.left is not None:
         listed = app.list_state
         at = listed.entries[listed.cursor].run if listed.entries else ""
