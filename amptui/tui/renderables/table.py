@@ -16,26 +16,25 @@ def draw_table(
     rows: Sequence[Row],
     *,
     shown: slice = slice(None),
-    style: Callable[[Row], int] = lambda _: Style.TEXT,
 ) -> int:
     """Draw the titles and below them the rows that are ``shown``; return the line after them.
 
-    The widths are of all rows: scrolling moves no column. ``style``: of a row's cells without their own.
+    The widths are of all rows: scrolling moves no column.
     """
     x, visible = 0, rows[shown][: max(0, canvas.height - 1)]
     for i, (column, width) in enumerate(fitting_columns(columns, rows, canvas.width)):
         x += column.gap if i else 0
-        write_cell(canvas, x, 0, width, column, column.title_in(width), Style.DIM)
+        _write_cell(canvas, x, 0, width, column, column.title_in(width), Style.DIM)
         for line, row in enumerate(visible, 1):
             if column.draw is not None:
                 column.draw(canvas, x, line, width, row)
             else:
-                write_cell(canvas, x, line, width, column, column.cell(row), style(row))
+                _write_cell(canvas, x, line, width, column, column.cell(row), Style.TEXT)
         x += width
     return 1 + len(visible)
 
 
-def write_cell(
+def _write_cell(
     canvas: Canvas, x: int, y: int, width: int, column: Column[Row], cell: str | tuple[str, int], style: int
 ) -> None:
     """Write one cell of a column; ``style`` is for text that has none."""
