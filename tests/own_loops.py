@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import amptui
 from amptui import AmpMonitor, Monitor
 from amptui.guest.run import ScriptRun
-from amptui.records.control import PrecisionRequest, Request, new_number
+from amptui.records.answers import RequestMade
 from amptui.records.run import Record
 from tests.builders import recorded
 
@@ -21,9 +21,9 @@ Form = Literal["monitor", "scaler", "closure"]
 
 FORMS: tuple[Form, ...] = ("monitor", "scaler", "closure")
 
-NOTHING: Mapping[int, Request] = MappingProxyType({})
+NOTHING: Mapping[int, RequestMade] = MappingProxyType({})
 
-Asks = Mapping[int, Request]
+Asks = Mapping[int, RequestMade]
 """Requests by step: each is taken at the end of that step."""
 
 
@@ -129,17 +129,17 @@ class Own:
         return [*[tensor.tolist() for tensor in tensors], scaler.state_dict()]
 
 
-def ask(monitor: Monitor, request: Request) -> None:
+def ask(monitor: Monitor, request: RequestMade) -> None:
     """As a screen asks: in the server's thread."""
     assert isinstance(monitor._run, ScriptRun)
-    thread = threading.Thread(target=monitor._run._answer, args=(request, new_number()))
+    thread = threading.Thread(target=monitor._run._answer, args=(request,))
     thread.start()
     thread.join()
 
 
 def switches(to: Mapping[int, str]) -> Asks:
     """Ask for the precision of a step in time: in the step before."""
-    return {step - 1: PrecisionRequest(name) for step, name in to.items() if step > 1}
+    return {step - 1: RequestMade("precision", precision=name) for step, name in to.items() if step > 1}
 
 
 def watched_run(

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 import amptui
 from amptui import AmpMonitor
-from amptui.records.answers import RequestRefused
-from amptui.records.control import ComparisonRequest, PrecisionRequest
+from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import Note, PrecisionChanged, RunStarted
 from tests.builders import StepRow, of
@@ -87,7 +86,7 @@ def test_fp16_is_refused_where_no_scaler_can_work(kind: str, option: str, runs: 
 def test_the_request_for_fp16_is_refused_with_the_reason_while_it_runs(kind: str, runs: Path) -> None:
     model, optimizer = script(kind)
     with amptui.watch(model, optimizer) as monitor:
-        train(monitor, model, optimizer, 5, at_2=PrecisionRequest("fp16"))
+        train(monitor, model, optimizer, 5, at_2=RequestMade("precision", precision="fp16"))
         assert monitor.precision == "fp32"
     (refused,) = of(RequestRefused, records(runs))
     assert (refused.request.precision, refused.reason) == ("fp16", "unavailable")
@@ -102,9 +101,9 @@ def test_a_switch_that_changes_nothing_is_told_once_and_not_compared(runs: Path)
     model = net(torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with amptui.watch(model, optimizer) as monitor:
-        train(monitor, model, optimizer, 12, at_4=PrecisionRequest("bf16"))
+        train(monitor, model, optimizer, 12, at_4=RequestMade("precision", precision="bf16"))
         before = len(warnings_of(runs))
-        train(monitor, model, optimizer, 40, at_2=ComparisonRequest(("fp32", "bf16")))
+        train(monitor, model, optimizer, 40, at_2=RequestMade("comparison", precisions=("fp32", "bf16")))
     found = records(runs)
     assert {step.precision for step in of(StepRow, found)} == {"bf16 weights"}
     (changed, *_) = of(PrecisionChanged, found)
@@ -126,7 +125,7 @@ def test_an_autocast_that_cannot_follow_is_told_at_once(runs: Path, kind: str) -
     with own.watch(precision=precision) as monitor, monitor.autocast() if switches else nullcontext():
         for step, data in enumerate(monitor.steps(list(own.loader(8))), 1):
             if switches and step == 3:
-                ask(monitor, PrecisionRequest("bf16"))
+                ask(monitor, RequestMade("precision", precision="bf16"))
             with torch.autocast("cpu", torch.bfloat16) if computed == "bf16" else nullcontext():
                 loss = own.loss(data)
             monitor.backward(loss)

@@ -15,7 +15,8 @@ from amptui.loops.setup import Prepared
 from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable
 from amptui.monitor.divergence_guard import MIN_LOSS_SCALE
-from amptui.records.control import Control, PauseRequest, PrecisionRequest, TraceRequest, XRayRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.run import LossScaleChanged, PauseChanged, Record
 from amptui.telemetry.events import Event
 from amptui.telemetry.finding import FindingReported
@@ -112,8 +113,8 @@ def test_at_the_floor_a_person_is_told_why_the_run_pauses_and_goes_on(choice: st
         if isinstance(record, PauseChanged) and record.paused:
             shown.append(view_of(*log))
             if choice:
-                control.ask(PrecisionRequest(choice))
-            control.ask(PauseRequest(False))
+                control.ask(RequestMade("precision", precision=choice))
+            control.ask(RequestMade("pause", paused=False))
 
     log.watch = answer
     assert train(prepared, log, control, interactive=True) == "done"
@@ -154,7 +155,7 @@ def test_a_forward_overflow_is_no_matter_of_the_scale_and_names_its_first_module
 def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
     control, prepared = Control(), unstable("forward", precision="fp32")
     log = started(prepared)
-    log.watch = switching(control, {90: TraceRequest()})
+    log.watch = switching(control, {90: RequestMade("trace")})
     train(prepared, log, control)
     view = view_of(*log)
     assert view.errors == 0
@@ -206,7 +207,7 @@ def test_the_x_ray_tells_gradients_that_vanished_from_sound_ones(
 ) -> None:
     prepared = unstable(trouble, steps=10)
     log, control = started(prepared), Control()
-    control.ask(XRayRequest())
+    control.ask(RequestMade("x-ray"))
     train(prepared, log, control)
     xray = view_of(*log).numerics.xray
     assert xray is not None

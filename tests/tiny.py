@@ -24,11 +24,12 @@ from amptui.loops.setup import Prepared
 from amptui.loops.train import Outcome, Trainer
 from amptui.recipe.precision import unsupported_precisions
 from amptui.recipe.request import TrainRequest
-from amptui.records.control import Control, PrecisionRequest, Request, StopRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.run import Note, Record
 from tests.builders import StepRow, one_by_one
 
-Asks = Mapping[int, str | Request]
+Asks = Mapping[int, str | RequestMade]
 """Precisions and other requests, by step."""
 
 R = TypeVar("R")
@@ -260,7 +261,7 @@ def losses(log: Log) -> list[float | None]:
 
 def stopping(control: Control, step: int) -> Callable[[Record], None]:
     """Ask for the end when a step's record arrives."""
-    return switching(control, {step: StopRequest("the test")})
+    return switching(control, {step: RequestMade("stop", reason="the test")})
 
 
 def switching(control: Control, at: Asks) -> Callable[[Record], None]:
@@ -269,7 +270,7 @@ def switching(control: Control, at: Asks) -> Callable[[Record], None]:
     def watch(record: Record) -> None:
         request = at.get(record.step) if isinstance(record, StepRow) else None
         if request is not None:
-            control.ask(PrecisionRequest(request) if isinstance(request, str) else request)
+            control.ask(RequestMade("precision", precision=request) if isinstance(request, str) else request)
 
     return watch
 

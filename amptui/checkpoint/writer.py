@@ -12,13 +12,14 @@ from torch import Tensor
 from amptui.base.text import one_line
 from amptui.checkpoint.file import Checkpoint, Place, checkpoint_name, clear, prune, write
 from amptui.checkpoint.states import Part
-from amptui.records.control import CheckpointRequest, Control, PendingRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import Note, Record
 
 Reason = Literal["asked", "epoch", "interval", "end"]
 
-Requests = tuple[PendingRequest[CheckpointRequest], ...]
+Requests = tuple[RequestMade, ...]
 
 EPOCH_BUDGET = 0.003
 """The fraction of the time that training may be blocked for checkpoints at the ends of epochs. If copying the
@@ -114,7 +115,7 @@ class CheckpointWriter:
         ``only_asked``: only requested ones are, because a precision is on trial or the epoch has no batch
         left. Its own checkpoint follows the validation; one before it would repeat the validation's record.
         """
-        request = self._control.take(CheckpointRequest)
+        request = self._control.take("checkpoint")
         if not self.keeps:
             if request is not None:
                 self._warn("no checkpoint: this run does not write any")
@@ -175,7 +176,7 @@ class CheckpointWriter:
         return self._last_reason() if self.lacks(place) else None
 
     def _last_reason(self) -> Reason:
-        request = self._control.take(CheckpointRequest)  # it came after the last step boundary
+        request = self._control.take("checkpoint")  # it came after the last step boundary
         self._requests += () if request is None else (request,)
         return "asked" if self._requests else self._wanted or "end"
 

@@ -35,8 +35,8 @@ from amptui.loops.script.script_model import ParallelLayout, kind_of
 from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.process.recording import Recording
 from amptui.ranks.world import World
-from amptui.records.answers import RequestRefused
-from amptui.records.control import Control, Request, StopRequest, record_of, tell_nobody
+from amptui.records.answers import RequestMade, RequestRefused
+from amptui.records.control import Control, tell_nobody
 from amptui.records.ranks import RankLost
 from amptui.records.run import (
     DataInfo,
@@ -250,7 +250,7 @@ class ScriptRun:
 
     # ------------------------------------------------------------------------------- what is asked of it
 
-    def _answer(self, request: Request, number: int) -> None:
+    def _answer(self, request: RequestMade) -> None:
         """Answer a screen, in a thread of the server's.
 
         A loop that asks whether it should stop is told so. If it never asks, or shall end at once, a script
@@ -258,19 +258,18 @@ class ScriptRun:
         script is stopped from a screen.
         """
         asks_itself = self.stops_when_asked and (self._ranks is None or self._ranks.may_stop)
-        if not isinstance(request, StopRequest) or (asks_itself and not request.at_once):
+        if request.kind != "stop" or (asks_itself and not request.at_once):
             if self._refusal:
                 self.control.look(self.first.step)  # nobody else does: the step of a refusal
-            self.control.ask(request, number)
+            self.control.ask(request)
             return
-        record = record_of(request, number)
-        self._emit(record)
+        self._emit(request)
         if self._started_by_amptui:
             self._interrupt(signal.SIGTERM if request.reason == "SIGTERM" else signal.SIGINT)
             return
         why = f"{self._refusal or 'its loop never asks amptui'}: stop the script itself (pid {os.getpid()})"
         now, step = time.time(), self.first.step
-        self._emit(RequestRefused(time=now, step=step, request=record, reason="unavailable", detail=why))
+        self._emit(RequestRefused(time=now, step=step, request=request, reason="unavailable", detail=why))
 
     def _interrupt(self, number: int) -> None:
         """Send the script a signal as its terminal would: that of several ranks is torchrun's."""

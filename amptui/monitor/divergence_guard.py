@@ -14,7 +14,7 @@ from amptui.device.readback import Readback
 from amptui.monitor.reporting import StepReporter
 from amptui.probes.gradients import GradientProbe, dense_elements, norm_of_each, row_with_gaps
 from amptui.recipe.precision import Precision
-from amptui.records.control import Control, PrecisionRequest
+from amptui.records.control import Control
 from amptui.records.run import PauseCause
 
 HOPELESS_STEPS = 10
@@ -88,7 +88,7 @@ class DivergenceGuard:
         what = f"the loss scale fell to {scale:.1e} after {skips} skipped steps in a row"
         if not self._interactive:
             raise ExperimentError(what, hint="use --precision bf16 or fp32")
-        if not self.floor_accepted and self._control.newest(PrecisionRequest) is None:
+        if not self.floor_accepted and self._control.newest("precision") is None:
             self.floor_accepted = True
             self.pause_reason = PauseReason("loss scale", what)
 

@@ -36,13 +36,7 @@ from amptui.probes.xray import take_xray
 from amptui.recipe.lr_schedule import LearningRateReader
 from amptui.recipe.sharding import is_sharded
 from amptui.recipe.trained import Trained
-from amptui.records.control import (
-    Control,
-    HistogramRequest,
-    PauseRequest,
-    TraceRequest,
-    XRayRequest,
-)
+from amptui.records.control import Control
 from amptui.records.run import (
     LOW_PRECISIONS,
     MIN_SOUND_SCALE,
@@ -186,9 +180,9 @@ class Monitor:
         if self.guard is not None:
             self.guard.check(self.switch.precision)
         self.allocator.look(self.switch.precision.name, settled=self.switch.settled)
-        if trace_request := control.take(TraceRequest):
+        if trace_request := control.take("trace"):
             self.probes.trace.answers.append(partial(control.answer, trace_request))
-        if window_request := control.take(HistogramRequest):
+        if window_request := control.take("histogram"):
             if self._has_parts and not self.probes.norms.probe.together:
                 control.refuse(window_request, "unavailable", "each rank has only a part of the gradients")
             else:
@@ -219,11 +213,11 @@ class Monitor:
         ``handle`` handles the other requests meanwhile; the user may switch precisions.
         """
         control, guard = self.control, self.guard
-        pause_request = control.take(PauseRequest)
+        pause_request = control.take("pause")
         if pause_request is not None and control.stopping:
             control.refuse(pause_request, "unavailable", "the run is stopping")
             pause_request = None
-        if pause_request is not None and not pause_request.request.paused:
+        if pause_request is not None and not pause_request.paused:
             control.answer(pause_request)  # it is not paused
             pause_request = None
         if control.stopping or (pause_request is None and (guard is None or guard.pause_reason is None)):
@@ -244,7 +238,7 @@ class Monitor:
 
     def switch_if_wanted(self) -> None:
         """Switch precisions as requested."""
-        if self.no_xray and (xray_request := self.control.take(XRayRequest)):
+        if self.no_xray and (xray_request := self.control.take("x-ray")):
             self.control.refuse(xray_request, "unavailable", self.no_xray)
         self.switch.between_steps(self.step)
 
@@ -272,7 +266,7 @@ class Monitor:
         An error does not end the run. ``counts_operations``: whether ``batches`` show what a count of its
         operations stands for.
         """
-        xray_request = self.control.take(XRayRequest)
+        xray_request = self.control.take("x-ray")
         if xray_request is None:
             return
         self.flush()

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from amptui.base.errors import DeviceError
 from amptui.base.script_signals import is_from_signal_handler
@@ -16,8 +16,10 @@ from amptui.probes.memory import AllocatorWatch
 from amptui.probes.snapshot import before_step
 from amptui.recipe.precision import Precision
 from amptui.recipe.trained import Trained
-from amptui.records.control import ComparisonRequest, Control, PendingRequest, PrecisionRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.run import (
+    EAGER_SUFFIX,
     LOW_PRECISIONS,
     BlockFinished,
     Note,
@@ -70,7 +72,7 @@ class PrecisionSwitch:
         self._emit = emit
         self._ab_test: ABTest | None = None
         self._trial: _Trial | None = None
-        self._trial_requests: list[PendingRequest[PrecisionRequest]] = []
+        self._trial_requests: list[RequestMade] = []
         """The requests that the trial step will answer."""
         self.precision: Precision = trained.precisions[trained.precision]
         """The precision of the next step."""
@@ -162,12 +164,12 @@ class PrecisionSwitch:
         """Handle the requests; ``step`` is the last one sent to the device."""
         if self._ranks is not None and (turn := self._ranks.take_turn()):
             self._switch(turn, step)
-        switch_request = self._control.take(PrecisionRequest)
+        switch_request = self._control.take("precision")
         if switch_request is not None:
             self._stop_ab_test(step)
-            self._switch(switch_request.request.precision, step, switch_request)
+            self._switch(switch_request.precision or "", step, switch_request)
         # A comparison starts with a switch, which would overrule one whose first step is still to come.
-        comparison = None if self._trial_requests else self._control.take(ComparisonRequest)
+        comparison = None if self._trial_requests else self._control.take("comparison")
         if comparison is not None:
             self._start_or_stop_ab_test(comparison, step)
         if (ab_test := self._ab_test) is not None:
@@ -215,9 +217,7 @@ class PrecisionSwitch:
         self._stop_ab_test(step)
         self._finish_stretch(step)
 
-    def _switch(
-        self, name: str, step: int, switch_request: PendingRequest[PrecisionRequest] | None = None
-    ) -> None:
+    def _switch(self, name: str, step: int, switch_request: RequestMade | None = None) -> None:
         if name == self.precision.name:
             if switch_request is not None and self._trial is not None:
                 self._trial_requests.append(switch_request)
@@ -257,7 +257,7 @@ class PrecisionSwitch:
             why = "not enough memory to try it safely"
         return restore, self.agree(why)
 
-    def _is_unsupported(self, name: str, request: PendingRequest[Any] | None) -> bool:
+    def _is_unsupported(self, name: str, request: RequestMade | None) -> bool:
         """Whether the device does not support ``name``; reports it."""
         why = self._trained.unsupported.get(base_precision(name))
         if why is None and name not in self._trained.precisions:
@@ -298,9 +298,11 @@ class PrecisionSwitch:
         self._enter(previous, step, first_step=step)
         self.begin_step(step)
 
-    def _start_or_stop_ab_test(self, comparison: PendingRequest[ComparisonRequest], step: int) -> None:
+    def _start_or_stop_ab_test(self, comparison: RequestMade, step: int) -> None:
         """Start an A/B test of the requested precisions, or stop it if there are none. One runs at a time."""
-        running, precisions = self._ab_test, comparison.request.sides
+        running, precisions = self._ab_test, comparison.precisions
+        if comparison.eager:
+            precisions = tuple(side for name in precisions for side in (name + EAGER_SUFFIX, name))
         if running is not None and precisions:
             self._control.refuse(comparison, "comparison running")
             return

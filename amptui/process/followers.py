@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 from amptui.base import units
 from amptui.base.errors import RemoteError, RunFolderError, UsageError
 from amptui.base.text import one_line
-from amptui.records.answers import RequestRefused
-from amptui.records.control import Request, StopRequest, new_number, record_of
+from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.run import FORM, Record, RunFailed, RunFinished
 from amptui.runs import protocol
 from amptui.runs.lock import RESTART_SECONDS, holder
-from amptui.runs.protocol import Ask, Hello, History, ProtocolError, RunError
+from amptui.runs.protocol import Hello, History, ProtocolError, RunError
 from amptui.runs.rundir import RunDir, run_argument
 from amptui.runs.socket_place import connect, connect_to_live
 from amptui.telemetry.session import Session
@@ -98,21 +97,20 @@ class Follower:
         self._heard_at = time.monotonic()
         self._thread.start()
 
-    def ask(self, request: Request) -> int:
+    def ask(self, request: RequestMade) -> int:
         """Send a request without waiting; return its number."""
-        number = new_number()
-        sent = self.send(protocol.encode(Ask(number, request)))
-        if isinstance(request, StopRequest):
+        sent = self.send(protocol.encode(request))
+        if request.kind == "stop":
             # A signal's handler may ask for it: it must not take the session's lock.
             self.stop_reason = self.stop_reason or request.reason
         elif sent:  # the run's own record of it arrives with its next batch
-            self.session.fold([record_of(request, number)])
+            self.session.fold([request])
         else:
-            record, why = record_of(request, number), self.waiting or "the run takes no request now"
+            why = self.waiting or "the run takes no request now"
             now, step = time.time(), self.session.view().step
-            refusal = RequestRefused(time=now, step=step, request=record, reason="unavailable", detail=why)
-            self.session.fold([record, refusal])
-        return number
+            refusal = RequestRefused(time=now, step=step, request=request, reason="unavailable", detail=why)
+            self.session.fold([request, refusal])
+        return request.number
 
     def send(self, line: bytes) -> bool:
         """Send ``line`` to the run; return False if it cannot be sent now. Never waits, takes no lock.
@@ -221,7 +219,7 @@ class Follower:
         before.close()
         self.hello, self._rest = None, b""
         if self.stop_reason is not None:  # the run that was asked is gone
-            self.ask(StopRequest(self.stop_reason))
+            self.ask(RequestMade("stop", reason=self.stop_reason))
         if self.left:  # meanwhile
             connection.close()
 
@@ -239,7 +237,7 @@ class Follower:
                 self._fold_all(records)
                 records = []
                 self._handle(message)
-            elif not isinstance(message, Ask | None):
+            elif message is not None:
                 records.append(message)
         self._fold_all(records)
 

@@ -16,7 +16,6 @@ from amptui.process.capture import LogTail
 from amptui.process.notifier import Notifier, webhook_of
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.codec import line_of
-from amptui.records.control import Request
 from amptui.records.keeping import KeepingChanged
 from amptui.records.run import (
     Note,
@@ -111,14 +110,14 @@ class Recording:
 
     def start(
         self,
-        answer: Callable[[Request, int], object],
+        answer: Callable[[RequestMade], object],
         *,
         read_allocator: Callable[[], AllocatorSample | None],
         viewer: socket.socket | None = None,
     ) -> None:
         """Begin to serve screens, to write, and to sample the device; :meth:`close` also if that fails.
 
-        ``answer`` gets each request of a screen with its number, in threads of the server's. ``viewer``: a
+        ``answer`` gets each request of a screen, in threads of the server's. ``viewer``: a
         screen that is there already. ``read_allocator`` is called in the sampler's thread.
         """
         self._server = server = Server(self.run_dir.path, handle_request=answer)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from amptui.records.control import StopRequest
+from amptui.records.answers import RequestMade
 
 if TYPE_CHECKING:
     from amptui.tui.canvas import Canvas
@@ -112,7 +112,7 @@ class StopSignals:
 
     def __init__(
         self,
-        ask: Callable[[StopRequest], object],
+        ask: Callable[[RequestMade], object],
         *,
         hung_up: Callable[[], object] | None = None,
         closes: bool = False,
@@ -175,7 +175,7 @@ class StopSignals:
     def _ask(self, number: int, _frame: FrameType | None) -> None:
         if self._is_ours(number) and self.received is None:
             self.received = number
-            self._ask_run(StopRequest(signal.Signals(number).name))
+            self._ask_run(RequestMade("stop", reason=signal.Signals(number).name))
 
     def _urge(self, number: int, frame: FrameType | None) -> None:
         if not self._is_ours(number):
@@ -187,7 +187,7 @@ class StopSignals:
         if not self._closes:
             self._leave(number)
         self._closes = False  # it has the time to say how it ended, but only once
-        self._ask_run(StopRequest(signal.Signals(number).name, at_once=True))
+        self._ask_run(RequestMade("stop", reason=signal.Signals(number).name, at_once=True))
         # In any case: the main thread may be blocked writing to a terminal.
         self._last_resort = threading.Timer(AT_ONCE_SECONDS, self._leave)
         self._last_resort.daemon = True
@@ -215,7 +215,7 @@ def _die_of(number: int) -> None:
 def show(
     build: Callable[["Opening"], ScreenT],
     first: "Callable[[Canvas], object] | None" = None,
-    ask: Callable[[StopRequest], object] | None = None,
+    ask: Callable[[RequestMade], object] | None = None,
 ) -> tuple[ScreenT, int]:
     """Show a screen behind which nothing trains until it is left; return it and the exit status.
 

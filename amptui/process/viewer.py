@@ -22,7 +22,8 @@ from amptui.process.capture import OutputLines
 from amptui.process.followers import Follower
 from amptui.process.plain_lines import PlainFront
 from amptui.process.stop_signals import StopSignals, show
-from amptui.records.control import Control, StopRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.run import PhaseChanged
 from amptui.runs.find import journal_of
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
@@ -98,7 +99,7 @@ def watch_run(
         )
         app = RunScreen(parts, attached=attached)
 
-        def stop(request: StopRequest) -> None:
+        def stop(request: RequestMade) -> None:
             if attached:
                 app.hang_up("detached")
             else:

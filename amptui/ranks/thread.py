@@ -18,7 +18,8 @@ from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.meter import RankMeter, RankNumbers, blame
 from amptui.ranks.world import LAUNCHER_GONE, World
 from amptui.recipe.request import HANG_SECONDS, ModelSpec, TrainRequest
-from amptui.records.control import StopRequest, tell_nobody
+from amptui.records.answers import RequestMade
+from amptui.records.control import tell_nobody
 from amptui.records.ranks import RankPhase
 from amptui.records.run import NonFinite, Note, Record, RunFinished, RunStarted, StepSkipped
 from amptui.records.samples import DeviceSample, GpuSample
@@ -102,7 +103,7 @@ class RankThread(TrainingThread):
             if self._control.stop_reason is None:
                 text = f"the launcher (pid {self._launcher_pid}) is gone: all ranks stop"
                 self._tell(Note(time=time.time(), severity="error", text=text))
-                self._control.ask(StopRequest(LAUNCHER_GONE))
+                self._control.ask(RequestMade("stop", reason=LAUNCHER_GONE))
             return
 
     def join(self, timeout_seconds: float) -> bool:

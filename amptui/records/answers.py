@@ -1,6 +1,8 @@
 """Records of requests to a run and of its answers."""
 
-from dataclasses import dataclass
+import os
+import time
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 RequestKind = Literal["precision", "pause", "x-ray", "trace", "histogram", "comparison", "checkpoint", "stop"]
@@ -12,18 +14,24 @@ Refusal = Literal["overruled", "unavailable", "comparison running", "failed"]
 tried and failed."""
 
 
+def _new_number() -> int:
+    """Python's own random numbers belong to the training."""
+    return int.from_bytes(os.urandom(6), "big")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMade:
     """Somebody asks for something. It is pending until its one answer comes, a stop until the run ends."""
 
-    time: float
-    number: int
+    time: float = field(default_factory=time.time)
+    number: int = field(default_factory=_new_number)
     """Drawn at random by whoever asks, who knows the answer by it."""
-    kind: RequestKind
+    kind: RequestKind = field(kw_only=False)
     precision: str | None = None
     """What ``precision`` asks for."""
     precisions: tuple[str, ...] = ()
-    """What ``comparison`` asks for; none of them ends the one that runs."""
+    """What ``comparison`` alternates between, the first is the baseline; none of them ends the one that
+    runs."""
     paused: bool | None = None
     """Whether ``pause`` asks to pause or to resume."""
     reason: str = ""
@@ -31,7 +39,11 @@ class RequestMade:
     at_once: bool = False
     """Whether ``stop`` does not wait for the end of the current step."""
     eager: bool = False
-    """Whether ``comparison`` asks for each precision without ``torch.compile`` too."""
+    """Whether ``comparison`` asks for each precision without ``torch.compile`` too, the first as baseline."""
+
+    def asks_the_same(self, other: "RequestMade") -> bool:
+        """Whether both ask for the same, whoever asks and when."""
+        return self == replace(other, time=self.time, number=self.number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,20 @@
 """The protocol between a run and its screens over a socket: strict JSON, one ASCII object a line.
 
-A screen sends a ``Hello`` first, then its requests. The run answers with a ``Hello`` of its own, then the
-``History`` so far, and from then on the records as they are in its journal; or with a ``RunError``, after
-which it closes the connection.
+A screen sends a ``Hello`` first, then its requests, which are records. The run answers with a ``Hello`` of
+its own, then the ``History`` so far, and from then on the records as they are in its journal; or with a
+``RunError``, after which it closes the connection.
 """
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 from amptui.base import strictjson
 from amptui.base.version import __version__
 from amptui.records import codec
+from amptui.records.answers import RequestMade
 from amptui.records.codec import Codec
-from amptui.records.control import Request
-from amptui.records.run import FORM, Record
+from amptui.records.run import FORM, PRECISIONS, Record
 
 MAX_REQUEST_BYTES = 64 * 1024
 """Limit of a screen's line; real ones have at most a few hundred."""
@@ -36,14 +37,6 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A screen's request; its records have its number."""
-
-    number: int
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
 class History:
     """A session's state at one moment, as ``Session.restore`` takes it."""
 
@@ -57,20 +50,31 @@ class RunError:
     text: str
 
 
-_MESSAGES: Codec[Hello | Ask | RunError] = Codec(Hello | Ask | RunError)
+Message = Hello | RequestMade | RunError
+
+_MESSAGES: Codec[Message] = Codec(Message)
 
 
-def encode(message: Hello | Ask | RunError) -> bytes:
+def encode(message: Message) -> bytes:
     """Encode a message of either end as a line."""
     return f"{_MESSAGES.dumps(message)}\n".encode()
 
 
-def parse(line: bytes) -> Hello | Ask | RunError:
+def parse(line: bytes) -> Message:
     """Decode a screen's ``line``. Raises ``ProtocolError``."""
     try:
-        return _MESSAGES.read(strictjson.parse(line))
+        message = _MESSAGES.read(strictjson.parse(line))
+        if not isinstance(message, RequestMade):
+            return message
+        precisions = (message.precision,) if message.kind == "precision" else message.precisions
+        if not set(precisions) <= set(PRECISIONS):
+            raise ValueError("no such precision")
+        count = len(precisions)
+        if len(set(precisions)) != count or (message.kind == "comparison" and count == 1 > message.eager):
+            raise ValueError("a comparison needs two or more different precisions")
     except ValueError as error:
         raise ProtocolError("not a message that this run knows") from error
+    return replace(message, time=time.time())  # of this machine's clock
 
 
 def history_line(state: str) -> bytes:
@@ -78,7 +82,7 @@ def history_line(state: str) -> bytes:
     return f'{{"type":"History","state":{state}}}\n'.encode()
 
 
-def read(line: bytes) -> Hello | Ask | History | RunError | Record:
+def read(line: bytes) -> Hello | History | RunError | Record:
     """Decode a run's ``line``. Raises ``ProtocolError``."""
     try:
         match line[:32].partition(b",")[0]:

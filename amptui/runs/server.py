@@ -16,10 +16,10 @@ from pathlib import Path
 from amptui.base.errors import RunFolderError
 from amptui.base.fork import in_forks
 from amptui.base.text import one_line
-from amptui.records.control import Request
+from amptui.records.answers import RequestMade
 from amptui.records.run import FORM
 from amptui.runs import protocol, socket_place
-from amptui.runs.protocol import Ask, Hello, ProtocolError, RunError
+from amptui.runs.protocol import Hello, ProtocolError, RunError
 
 MAX_QUEUED_BYTES = 4 * 1024**2
 """Limit of lines queued for a slow screen: a second of the fastest training."""
@@ -84,11 +84,11 @@ class _Screen:
 class Server:
     """A run's end of every screen's connection.
 
-    ``handle_request``, which gets each request with its number, is called by the server's thread and must not
-    block. Nothing that screens do or that fails here affects the run.
+    ``handle_request`` is called by the server's thread and must not block. Nothing that screens do or that
+    fails here affects the run.
     """
 
-    def __init__(self, folder: Path, *, handle_request: Callable[[Request, int], object]) -> None:
+    def __init__(self, folder: Path, *, handle_request: Callable[[RequestMade], object]) -> None:
         self._folder = folder.resolve()
         self._handle_request = handle_request
         self._screens: list[_Screen] = []
@@ -278,10 +278,10 @@ class Server:
         screen.add(protocol.encode(Hello()))
         screen.introduced = True
         async for message in messages:
-            if isinstance(message, Ask):
-                self._handle_request(message.request, message.number)
+            if isinstance(message, RequestMade):
+                self._handle_request(message)
 
-    async def _messages(self, screen: _Screen) -> AsyncIterator[Hello | Ask | RunError]:
+    async def _messages(self, screen: _Screen) -> AsyncIterator[protocol.Message]:
         """The messages of a screen, to the end of the connection. Raises ``ProtocolError``."""
         rest = b""
         while data := await self._loop.sock_recv(screen.connection, protocol.MAX_REQUEST_BYTES):

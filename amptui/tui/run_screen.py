@@ -14,19 +14,8 @@ from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.event_words import checkpoint_written, comparison_over
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.words import long_words
-from amptui.records.answers import Answer, RequestKind, RequestRefused
-from amptui.records.control import (
-    Asker,
-    CheckpointRequest,
-    ComparisonRequest,
-    HistogramRequest,
-    PauseRequest,
-    PrecisionRequest,
-    Request,
-    StopRequest,
-    TraceRequest,
-    XRayRequest,
-)
+from amptui.records.answers import Answer, RequestKind, RequestMade, RequestRefused
+from amptui.records.control import Asker
 from amptui.records.run import RunFailed
 from amptui.telemetry.health import judge_trace
 from amptui.telemetry.optimizers import FIRST
@@ -49,14 +38,6 @@ if TYPE_CHECKING:
 
 FINDING_SECONDS = 15.0
 """How long a result is shown above the footer; it takes longer to read than a notice."""
-
-_PLAIN: Mapping[RequestKind, Request] = {
-    "x-ray": XRayRequest(),
-    "trace": TraceRequest(),
-    "histogram": HistogramRequest(),
-    "checkpoint": CheckpointRequest(),
-}
-"""What a key asks for that is the same in every run."""
 
 _HAS: Mapping[str, Callable[[SessionView], object]] = {
     "throughput": lambda view: view.samples_rate.count,
@@ -273,16 +254,15 @@ class RunScreen(Screen):
     async def _take_answer(self, answer: "KeyAnswer") -> None:
         self._question_answered |= answer.close and self._has_open("loss scale")
         if answer.precision and self._can_ask():
-            self._ask(PrecisionRequest(answer.precision))
+            self._ask(RequestMade("precision", precision=answer.precision))
         await super()._take_answer(answer)
 
     # ------------------------------------------------------------------- requests
 
-    def _ask(self, request: Request) -> None:
+    def _ask(self, request: RequestMade) -> None:
         """Ask the run, unless its device does not support a precision of it: then show the reason."""
         refused = self._view.run.unsupported if self._view.run is not None else {}
-        precisions = (request.precision,) if isinstance(request, PrecisionRequest) else ()
-        for precision in request.precisions if isinstance(request, ComparisonRequest) else precisions:
+        for precision in (request.precision or "", *request.precisions):
             if precision in refused:
                 self._say(f"{precision_label(precision)}: {refused[precision]}")
                 return
@@ -309,11 +289,11 @@ class RunScreen(Screen):
         if self._view.run is None:
             self._early = (*self._early, kind)
         elif kind == "precision":
-            self._ask(PrecisionRequest(activity.switch_target(self._view)))
+            self._ask(RequestMade("precision", precision=activity.switch_target(self._view)))
         elif kind == "comparison":
-            self._ask(ComparisonRequest(activity.compared_precisions(self._view)))
+            self._ask(RequestMade("comparison", precisions=activity.compared_precisions(self._view)))
         else:
-            self._ask(_PLAIN[kind])
+            self._ask(RequestMade(kind))
 
     def action_toggle_precision(self) -> None:
         self._ask_for("precision")
@@ -332,14 +312,14 @@ class RunScreen(Screen):
         elif self._can_ask():
             request = activity.newest(self._view, "pause")
             paused = self._view.state == "paused" if request is None else request.paused
-            self._ask(PauseRequest(not paused))
+            self._ask(RequestMade("pause", paused=not paused))
 
     @property
     def _waits_for_an_answer(self) -> bool:
         return bool(self._view.pause_reason) and activity.newest(self._view, "pause") is None
 
     def action_resume(self) -> None:
-        self._ask(PauseRequest(False))
+        self._ask(RequestMade("pause", paused=False))
 
     def action_write_checkpoint(self) -> None:
         stop_is_pending = self._state.stopping or activity.newest(self._view, "stop") is not None
@@ -354,7 +334,7 @@ class RunScreen(Screen):
         if speed.running(self._view) is None:
             self._ask_for("comparison", steps="a comparison needs steps")
         elif self._can_ask():
-            self._ask(ComparisonRequest())
+            self._ask(RequestMade("comparison"))
 
     def action_take_xray(self) -> None:
         """Ask for an X-ray. If none can be taken now, show the last one."""
@@ -444,7 +424,7 @@ class RunScreen(Screen):
 
     def action_stop(self) -> None:
         """Stop after the current step, and close the screen once that is done."""
-        self._ask(StopRequest(_BY_USER))
+        self._ask(RequestMade("stop", reason=_BY_USER))
 
     def action_interrupt(self) -> None:
         """Stop and quit without asking; the second time at once, the third without waiting for that.
@@ -457,7 +437,7 @@ class RunScreen(Screen):
             self._leave("interrupted")
         elif self._interrupted:
             self._hurried = True
-            self._ask(StopRequest(_BY_USER, at_once=True))
+            self._ask(RequestMade("stop", reason=_BY_USER, at_once=True))
             self._say("ending at once: Ctrl+C again leaves")
         else:
             self._interrupted = True

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.records.control import CheckpointRequest, Control
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import EpochFinished, PhaseChanged, Record
 from amptui.records.steps import Steps
@@ -67,7 +68,7 @@ def test_checkpoints_are_written_when_they_are_due(
 
     def ask(record: Record) -> None:
         if isinstance(record, StepRow) and record.step == asked:
-            control.ask(CheckpointRequest())
+            control.ask(RequestMade("checkpoint"))
         stopping(control, cut)(record)
 
     log = Waiting(ask)

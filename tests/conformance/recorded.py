@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from amptui.cli import main
-from amptui.records.control import REQUESTS
 from amptui.records.run import FORM
 from amptui.runs.socket_place import connect
 
@@ -31,8 +30,7 @@ class Screen:
     def ask(self, request: Request) -> int:
         """Make a request; its number, when the run has heard it."""
         number, fields = next(self._numbers), {**request}
-        kind = REQUESTS[fields.pop("request")].__name__
-        self._send({"type": "Ask", "number": number, "request": {"type": kind, **fields}})
+        self._send({"type": "RequestMade", "number": number, "kind": fields.pop("request"), **fields})
         self.wait_for(lambda line: line.get("type") == "RequestMade" and line["number"] == number)
         return number
 

@@ -13,15 +13,7 @@ from amptui.loops.compilation import compile_in_place
 from amptui.loops.script.switched_optimizer import SwitchedOptimizer
 from amptui.monitor.precision_switch import PrecisionSwitch
 from amptui.recipe.float8 import why_no_float8
-from amptui.records.answers import RequestRefused, RequestTaken
-from amptui.records.control import (
-    CheckpointRequest,
-    ComparisonRequest,
-    PauseRequest,
-    PrecisionRequest,
-    StopRequest,
-    TraceRequest,
-)
+from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import RunStarted, Validated
 from tests.builders import StepRow, of
@@ -49,7 +41,10 @@ def test_the_run_is_described_with_its_length_and_its_amp(runs: Path) -> None:
 
 
 def test_a_comparison_alternates_and_returns_to_the_precision_before(runs: Path) -> None:
-    asks = {2: ComparisonRequest(("fp32", "bf16")), 200: ComparisonRequest()}
+    asks = {
+        2: RequestMade("comparison", precisions=("fp32", "bf16")),
+        200: RequestMade("comparison"),
+    }
     journal = watched_run(runs, "scaler", 210, asks)
     assert of(PrecisionsCompared, journal)[-1].rows[1].steps > 0
     steps = of(StepRow, journal)
@@ -60,7 +55,7 @@ def test_a_comparison_alternates_and_returns_to_the_precision_before(runs: Path)
 def test_a_stop_is_refused_where_the_loop_never_asks(runs: Path) -> None:
     own = Own()
     with own.watch() as monitor:
-        ask(monitor, StopRequest("q"))
+        ask(monitor, RequestMade("stop", reason="q"))
         with monitor.autocast():
             loss = own.loss(next(own.loader(1)))
         monitor.backward(loss)
@@ -77,7 +72,7 @@ def test_the_scripts_own_function_saves_and_its_failure_ends_no_training(runs: P
         saved.append(int(own.optimizer.state_dict()["state"][0]["step"]))
 
     with own.watch(save=save) as monitor:
-        own.watched(monitor, "scaler", 6, asks=dict.fromkeys((3, 5), CheckpointRequest()))
+        own.watched(monitor, "scaler", 6, asks=dict.fromkeys((3, 5), RequestMade("checkpoint")))
     assert saved == [3]
     assert [record.request.kind for record in of(RequestTaken, records(runs))] == ["checkpoint"]
     (refused,) = of(RequestRefused, records(runs))
@@ -124,7 +119,7 @@ def test_a_precision_may_be_called_by_its_dtype(dtype: Any, precision: str) -> N
 def test_torchs_flags_are_as_before_when_it_closes() -> None:
     own, before = Own(), torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
     with own.watch() as monitor:
-        own.watched(monitor, "scaler", 6, asks={3: PrecisionRequest("ieee")})
+        own.watched(monitor, "scaler", 6, asks={3: RequestMade("precision", precision="ieee")})
         assert monitor.precision == "ieee"
     assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
 
@@ -153,14 +148,14 @@ def test_a_fault_refuses_what_was_asked_and_what_is_asked_afterwards(
 
         def before(step: int) -> None:
             if step == 4:
-                ask(monitor, TraceRequest())
+                ask(monitor, RequestMade("trace"))
                 patch.setattr(PrecisionSwitch, "begin_step", None)
-                ask(monitor, PauseRequest(paused=True))
+                ask(monitor, RequestMade("pause", paused=True))
             if step == 5:
                 assert monitor._run is not None
                 assert isinstance(monitor._run.first, SwitchedOptimizer)
-                ask(monitor, PrecisionRequest("bf16"))
-                monitor._run.first.control.ask(CheckpointRequest())  # it came just before the loop knew
+                ask(monitor, RequestMade("precision", precision="bf16"))
+                monitor._run.first.control.ask(RequestMade("checkpoint"))  # it came just before the loop knew
 
         own.watched(monitor, form, 6, before)
     refused = of(RequestRefused, records(runs))

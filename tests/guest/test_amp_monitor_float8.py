@@ -15,8 +15,7 @@ from torch.distributed.fsdp import fully_shard
 import amptui
 from amptui import AmpMonitor
 from amptui.recipe.float8 import NO_LAYER, NO_SHARDS, OWN_FLOAT8
-from amptui.records.answers import RequestRefused
-from amptui.records.control import PrecisionRequest
+from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.findings import Float8Layers
 from amptui.records.run import RunStarted
 from tests.builders import StepRow, of
@@ -85,7 +84,7 @@ def test_the_models_of_all_named_optimizers_switch_together(runs: Path) -> None:
     with amptui.watch(pairs) as monitor:
         for step in range(1, 7):
             if step in (2, 4):
-                ask(monitor, PrecisionRequest("fp8" if step == 2 else "bf16"))
+                ask(monitor, RequestMade("precision", precision="fp8" if step == 2 else "bf16"))
             for name, model in models.items():
                 with monitor.autocast():
                     loss = model(torch.randn(8, 16)).float().square().mean()
@@ -143,7 +142,7 @@ def test_models_that_cannot_are_refused_with_the_reason(
     with amptui.watch(model, optimizer) as monitor:
         for step in range(3):
             if step == 1:
-                ask(monitor, PrecisionRequest("fp8"))
+                ask(monitor, RequestMade("precision", precision="fp8"))
             with monitor.autocast():
                 loss = model(torch.randn(8, 16)).float().square().mean()
             monitor.backward(loss)

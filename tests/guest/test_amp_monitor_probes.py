@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from amptui.records.answers import RequestTaken
-from amptui.records.control import HistogramRequest, TraceRequest, XRayRequest
+from amptui.records.answers import RequestMade, RequestTaken
 from amptui.records.findings import Float16Window, FlopsCounted, ModulesTraced, XRayTaken
 from amptui.records.run import Note
 from tests.builders import StepRow, of, read
@@ -35,7 +34,7 @@ def test_an_xray_runs_the_closures_again_and_changes_no_bit(
     first = set(runs.iterdir())
     own = Own(accumulate=2)
     with own.watch(precision=precision) as monitor:
-        own.watched(monitor, "closure", 12, asks={4: XRayRequest()})
+        own.watched(monitor, "closure", 12, asks={4: RequestMade("x-ray")})
         assert own.state(monitor.scaler) == expected
     (run,) = set(runs.iterdir()) - first
     journal = list(read(run / "journal.jsonl"))
@@ -58,7 +57,7 @@ def test_a_trace_names_the_modules_and_leaves_no_hook_between_steps(
         def before(_step: int) -> None:
             hooked.append(any(module._forward_hooks for module in own.model.modules()))
 
-        own.watched(monitor, form, 12, before, asks={3: TraceRequest()})
+        own.watched(monitor, form, 12, before, asks={3: RequestMade("trace")})
     (traced, *_) = of(ModulesTraced, records(runs))
     assert traced.asked
     assert traced.step == 4
@@ -68,14 +67,14 @@ def test_a_trace_names_the_modules_and_leaves_no_hook_between_steps(
 
 
 def test_a_trace_of_the_last_steps_is_told_when_the_loop_ends(runs: Path) -> None:
-    journal = watched_run(runs, "monitor", 60, {59: TraceRequest()})
+    journal = watched_run(runs, "monitor", 60, {59: RequestMade("trace")})
     assert [record.step for record in of(ModulesTraced, journal) if record.asked] == [60]
     assert [record.request.kind for record in of(RequestTaken, journal)] == ["trace"]
 
 
 @pytest.mark.parametrize("form", ["scaler", "closure"])
 def test_a_trace_of_a_skipped_step_has_the_scale_that_it_ran_with(form: Form, runs: Path) -> None:
-    journal = watched_run(runs, form, 16, {13: TraceRequest()}, precision="fp16")
+    journal = watched_run(runs, form, 16, {13: RequestMade("trace")}, precision="fp16")
     traced = next(record for record in of(ModulesTraced, journal) if record.asked)
     scales = {record.step: record.loss_scale for record in of(StepRow, journal)}
     assert traced.step == 14
@@ -84,7 +83,7 @@ def test_a_trace_of_a_skipped_step_has_the_scale_that_it_ran_with(form: Form, ru
 
 @pytest.mark.parametrize(("form", "accumulate"), [("monitor", 3), ("scaler", 1), ("closure", 3)])
 def test_a_histogram_is_measured_in_the_next_step(form: Form, accumulate: int, runs: Path) -> None:
-    asks = {30: HistogramRequest()}
+    asks = {30: RequestMade("histogram")}
     journal = watched_run(runs, form, 40, asks, Own(accumulate=accumulate), precision="fp16")
     assert [record.request.kind for record in of(RequestTaken, journal)] == ["histogram"]
     (window,) = [record for record in of(Float16Window, journal) if record.step == 31]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, mse_loss, relu
 
 import amptui
-from amptui.records.control import PrecisionRequest
+from amptui.records.answers import RequestMade
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.run import RunFailed
 from tests.builders import StepRow, of
@@ -344,7 +344,7 @@ def test_a_step_that_fails_right_after_a_switch_says_so(runs: Path) -> None:
             state = output.detach()  # in the precision of this step
             monitor.backward(loss)
             monitor.step()
-            ask(monitor, PrecisionRequest("fp32"))
+            ask(monitor, RequestMade("precision", precision="fp32"))
 
     with pytest.raises(RuntimeError, match="dtype"), monitor:
         train()

@@ -19,7 +19,7 @@ from amptui.guest.processes import OneOfRanks
 from amptui.guest.run import RunLength, ScriptRun
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.script import ObservedScript, WatchedScript
-from amptui.records.control import PrecisionRequest, new_number
+from amptui.records.answers import RequestMade
 from tests.builders import one_by_one
 from tests.loops.loop_interpreter import LoopRun
 from tests.loops.loop_plans import Example, Watching
@@ -120,7 +120,7 @@ class AmpWatcher(Watcher):
             if player == self.watching.player and first == step + 1:
                 run = self.monitor._run
                 assert run is not None
-                run.control.ask(PrecisionRequest(precision), new_number())
+                run.control.ask(RequestMade("precision", precision=precision))
 
 
 def _first_scaler(example: Example) -> GradScaler | None:

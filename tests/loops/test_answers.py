@@ -1,6 +1,8 @@
 """Every request gets one answer, when it is done or when it is known that it will not be."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.records.control import (
-    CheckpointRequest,
-    ComparisonRequest,
-    Control,
-    HistogramRequest,
-    PauseRequest,
-    PrecisionRequest,
-    Request,
-    StopRequest,
-    TraceRequest,
-    XRayRequest,
-)
+from amptui.records.control import Control
 from amptui.records.findings import ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record
@@ -29,26 +20,30 @@ from amptui.records.steps import Steps
 from tests.builders import StepRow, rows_of
 from tests.tiny import NO_KERNEL, Log, Tiny, Unautocastable, losses, prepare, train
 
-FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
+FP32_AND_BF16 = RequestMade("comparison", precisions=("fp32", "bf16"))
 
-Asks = Mapping[int, tuple[Request, ...]]
+Asks = Mapping[int, tuple[RequestMade, ...]]
 
 
 class Standing(Control):
     """Each time the trainer stands still it is asked for one more thing, at last to go on."""
 
-    def __init__(self, emit: Callable[[Record], object], standing: tuple[Request, ...]) -> None:
+    def __init__(self, emit: Callable[[Record], object], standing: tuple[RequestMade, ...]) -> None:
         super().__init__(emit)
         self.standing = list(standing)
+        self.numbers = count(1)
+
+    def ask(self, request: RequestMade) -> int:
+        return super().ask(replace(request, number=next(self.numbers)))
 
     def wait(self) -> None:
         if not self.attention:
-            self.ask(self.standing.pop(0) if self.standing else PauseRequest(False))
+            self.ask(self.standing.pop(0) if self.standing else RequestMade("pause", paused=False))
         super().wait()
 
 
 class Asking(Log):
-    def __init__(self, asks: Asks, standing: tuple[Request, ...] = ()) -> None:
+    def __init__(self, asks: Asks, standing: tuple[RequestMade, ...] = ()) -> None:
         super().__init__()
         self.control = Standing(self.emit, standing)
         self.asks = asks
@@ -71,7 +66,7 @@ class Asking(Log):
 
 
 def trained(
-    asks: Asks, *, experiment: Tiny | None = None, standing: tuple[Request, ...] = (), **options: Any
+    asks: Asks, *, experiment: Tiny | None = None, standing: tuple[RequestMade, ...] = (), **options: Any
 ) -> Asking:
     log = Asking(asks, standing)
     prepared = prepare(experiment or Tiny(epochs=5), **options.pop("prepared", {}))
@@ -79,15 +74,16 @@ def trained(
     return log
 
 
-BF16, IEEE, TF32 = (PrecisionRequest(name) for name in ("bf16", "ieee", "tf32"))
-PAUSE, GO_ON, STOP = PauseRequest(True), PauseRequest(False), StopRequest("the test")
-X_RAY, TRACE, HISTOGRAM, CHECKPOINT = XRayRequest(), TraceRequest(), HistogramRequest(), CheckpointRequest()
-WITH_TF32 = ComparisonRequest(("fp32", "tf32"))
-EAGER = ComparisonRequest(("fp32", "bf16"), eager=True)
+BF16, IEEE, TF32 = (RequestMade("precision", precision=name) for name in ("bf16", "ieee", "tf32"))
+PAUSE, GO_ON = (RequestMade("pause", paused=paused) for paused in (True, False))
+STOP, X_RAY, TRACE = RequestMade("stop", reason="the test"), RequestMade("x-ray"), RequestMade("trace")
+HISTOGRAM, CHECKPOINT = RequestMade("histogram"), RequestMade("checkpoint")
+WITH_TF32 = RequestMade("comparison", precisions=("fp32", "tf32"))
+EAGER = RequestMade("comparison", precisions=("fp32", "bf16"), eager=True)
 
-ANSWERED: list[tuple[Asks, tuple[Request, ...], list[str], type[Record], int]] = [
+ANSWERED: list[tuple[Asks, tuple[RequestMade, ...], list[str], type[Record], int]] = [
     ({4: (BF16,)}, (), ["precision: taken"], PrecisionChanged, 1),
-    ({4: (PrecisionRequest("fp32"),)}, (), ["precision: taken"], PrecisionChanged, 0),
+    ({4: (RequestMade("precision", precision="fp32"),)}, (), ["precision: taken"], PrecisionChanged, 0),
     ({4: (BF16, IEEE, IEEE)}, (), ["precision: overruled", *["precision: taken"] * 2], PrecisionChanged, 1),
     ({4: (TF32,)}, (), ["precision: unavailable"], PrecisionChanged, 0),
     ({4: (PAUSE,)}, (PAUSE, PAUSE), ["pause: taken"] * 4, PauseChanged, 2),
@@ -107,7 +103,7 @@ done, and how many there are. No request is taken before the first of them."""
 
 @pytest.mark.parametrize(("asks", "standing", "answers", "kind", "count"), ANSWERED)
 def test_a_request_is_answered_once_when_it_is_done_or_never_will_be(
-    asks: Asks, standing: tuple[Request, ...], answers: list[str], kind: Any, count: int, tmp_path: Path
+    asks: Asks, standing: tuple[RequestMade, ...], answers: list[str], kind: Any, count: int, tmp_path: Path
 ) -> None:
     log = trained(asks, standing=standing, checkpoints=tmp_path)
     assert [f"{kind}: {what}" for kind, what in log.outcomes] == answers
@@ -125,7 +121,7 @@ def test_a_request_is_answered_once_when_it_is_done_or_never_will_be(
     ],
 )
 def test_what_fails_says_why(
-    broken: str, request_made: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broken: str, request_made: RequestMade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **_options: object) -> None:
         raise RuntimeError("no memory for it")
@@ -154,7 +150,7 @@ class Broken(Unautocastable):
     ids=["switch", "x-ray"],
 )
 def test_a_precision_that_fails_is_told_and_changes_nothing(
-    request_made: Request, severity: str, said: str, precisions: list[str]
+    request_made: RequestMade, severity: str, said: str, precisions: list[str]
 ) -> None:
     log = trained({5: (request_made,)}, experiment=Broken(epochs=3))
     (refused,) = log.answers
@@ -177,7 +173,7 @@ def test_a_run_that_keeps_no_checkpoints_says_so() -> None:
 
 
 def test_one_comparison_runs_at_a_time() -> None:
-    end = (ComparisonRequest(),)
+    end = (RequestMade("comparison"),)
     log = trained({4: (FP32_AND_BF16,), 6: (FP32_AND_BF16,), 8: end, 10: end})
     answers = ["taken", "comparison running", "taken", "taken"]
     assert log.outcomes == [("comparison", answer) for answer in answers]
@@ -187,8 +183,8 @@ def test_one_comparison_runs_at_a_time() -> None:
 
 REQUESTS = st.sampled_from(
     [
-        *(PrecisionRequest("fp32"), BF16, TF32, PAUSE, GO_ON, X_RAY, TRACE, HISTOGRAM, CHECKPOINT),
-        *(FP32_AND_BF16, ComparisonRequest()),
+        *(RequestMade("precision", precision="fp32"), BF16, TF32, PAUSE, GO_ON),
+        *(X_RAY, TRACE, HISTOGRAM, CHECKPOINT, FP32_AND_BF16, RequestMade("comparison")),
     ]
 )
 
@@ -201,7 +197,7 @@ REQUESTS = st.sampled_from(
     st.booleans(),
 )
 def test_whatever_is_asked_each_request_has_one_answer(
-    asks: Asks, standing: tuple[Request, ...], fails: bool
+    asks: Asks, standing: tuple[RequestMade, ...], fails: bool
 ) -> None:
     log = trained(asks, standing=standing, experiment=Unautocastable(epochs=5) if fails else None)
     numbers = [request_made.number for request_made in log.of(RequestMade)]

@@ -18,7 +18,8 @@ from amptui.device.failure import explain
 from amptui.loops.compilation import MAX_VARIANTS, missing_for_compile
 from amptui.loops.resume import newest_checkpoint
 from amptui.loops.setup import Prepared
-from amptui.records.control import ComparisonRequest, Control, StopRequest, TraceRequest, XRayRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.findings import ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.run import PhaseChanged, PrecisionChanged
 from tests.builders import StepRow
@@ -128,8 +129,8 @@ def test_probes_see_the_same_in_a_compiled_model() -> None:
     reasons = []
     for prepared in (prepare(Tiny(epochs=1)), compiled(prepare(Tiny(epochs=1)))):
         control = Control()
-        control.ask(TraceRequest())
-        control.ask(XRayRequest())
+        control.ask(RequestMade("trace"))
+        control.ask(RequestMade("x-ray"))
         log = log_of(prepared, control)
         (xray,), (trace,) = log.of(XRayTaken), log.of(ModulesTraced)
         assert {record.what for record in log.of(ModelCompiled)} <= {"first"}, "nothing was compiled for them"
@@ -189,12 +190,12 @@ def counting_backend(calls: list[str]) -> Callable[..., Any]:
 def compared(prepared: Prepared, *precisions: str) -> Log:
     """A run that compares precisions eagerly and compiled, and goes on a little."""
     control = Control()
-    control.ask(ComparisonRequest(precisions, eager=True))
+    control.ask(RequestMade("comparison", precisions=precisions, eager=True))
     log = Log()
 
     def stop_after(record: object) -> None:
         if isinstance(record, PrecisionsCompared) and record.over:
-            control.ask(StopRequest("compared"))
+            control.ask(RequestMade("stop", reason="compared"))
 
     log.watch = stop_after
     train(prepared, log, control)

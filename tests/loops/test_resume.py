@@ -18,7 +18,8 @@ from amptui.base.errors import RunFolderError, UsageError
 from amptui.checkpoint.file import Checkpoint, checkpoints, read
 from amptui.loops.resume import newest_checkpoint, restore, share_batch
 from amptui.recipe.request import TrainRequest
-from amptui.records.control import ComparisonRequest, Control, StopRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import EpochFinished, Note, PhaseChanged, Record, StepSkipped
 from tests.builders import StepRow
@@ -44,7 +45,7 @@ SAME = (
     "skipped",
 )
 
-STOP = StopRequest("the test")
+STOP = RequestMade("stop", reason="the test")
 
 Make = Callable[[], Experiment]
 
@@ -99,7 +100,7 @@ def test_a_run_that_was_stopped_anywhere_and_goes_on_is_one_that_was_never_stopp
     ("asks", "last", "kept"),
     [
         ({3: "bf16"}, "bf16", "bf16"),
-        ({2: ComparisonRequest(("bf16", "fp32"))}, "bf16", "fp32"),
+        ({2: RequestMade("comparison", precisions=("bf16", "fp32"))}, "bf16", "fp32"),
         ({5: "bf16"}, "fp32", "fp32"),
     ],
     ids=["switched", "compared", "never ran"],
@@ -138,7 +139,7 @@ def test_a_validation_that_was_broken_off_is_done_again_from_its_beginning(tmp_p
 
     class Impatient(Drawing):
         def metrics(self, model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
-            control.ask(StopRequest("the test"))
+            control.ask(RequestMade("stop", reason="the test"))
             return super().metrics(model, batch)
 
     Impatient.__name__ = Drawing.__name__
@@ -178,7 +179,7 @@ def test_the_way_back_into_an_epoch_is_told_and_can_be_broken_off(tmp_path: Path
     def watch(record: Record) -> None:
         if isinstance(record, PhaseChanged) and record.phase == "data":
             assert (record.done, record.total, record.unit) == (1, 5, "batches")
-            control.ask(StopRequest("the test"))
+            control.ask(RequestMade("stop", reason="the test"))
 
     log = Log(watch)
     assert resume(prepare(Drawing(source="loader")), tmp_path, log, control) == "stopped"

@@ -14,7 +14,8 @@ import pytest
 from torch import Tensor, nn
 
 import amptui
-from amptui.records.control import Control, PrecisionRequest, Request, StopRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import PrecisionChanged, Record
 from tests.builders import StepRow
@@ -58,10 +59,11 @@ def before_each_step(act: Callable[[int], object], **fields: Any) -> Long:
 
 
 @pytest.mark.parametrize(
-    ("request_made", "steps"), [(PrecisionRequest("bf16"), 128), (StopRequest("it"), 101)]
+    ("request_made", "steps"),
+    [(RequestMade("precision", precision="bf16"), 128), (RequestMade("stop", reason="it"), 101)],
 )
 def test_a_request_is_obeyed_at_the_very_next_boundary_however_far_the_next_look_is(
-    request_made: Request, steps: int
+    request_made: RequestMade, steps: int
 ) -> None:
     control, log = Control(), Log()
 

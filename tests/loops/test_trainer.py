@@ -13,7 +13,8 @@ from amptui.base.errors import ExperimentError
 from amptui.monitor.ab_test import MAX_ROUNDS
 from amptui.monitor.divergence_guard import MIN_LOSS_SCALE
 from amptui.monitor.warm_up import MAX_STEPS, MIN_STEPS, WarmUp
-from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import (
     BlockFinished,
@@ -50,11 +51,11 @@ def test_any_switching_keeps_every_step_once_and_in_order(at: dict[int, str]) ->
 def test_a_stop_ends_a_pause_and_a_validation(phase: str) -> None:
     control = Control()
     if phase == "paused":
-        control.ask(PauseRequest(True))
+        control.ask(RequestMade("pause", paused=True))
 
     def watch(record: Record) -> None:
         if isinstance(record, PauseChanged) or getattr(record, "phase", "") == phase:
-            control.ask(StopRequest("test"))
+            control.ask(RequestMade("stop", reason="test"))
 
     log = Log(watch)
     assert train(prepare(Tiny()), log, control) == "stopped"
@@ -62,7 +63,7 @@ def test_a_stop_ends_a_pause_and_a_validation(phase: str) -> None:
     assert log.of(EpochFinished) == []
 
 
-FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
+FP32_AND_BF16 = RequestMade("comparison", precisions=("fp32", "bf16"))
 
 
 @pytest.mark.ci
@@ -76,7 +77,7 @@ def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_ret
         if isinstance(record, StepRow) and record.step == 5:
             control.ask(FP32_AND_BF16)
         if isinstance(record, StepRow) and ended and record.step == ended[0] + 20:
-            control.ask(StopRequest("seen enough"))
+            control.ask(RequestMade("stop", reason="seen enough"))
 
     log = Log(watch)
     assert train(prepare(Tiny(epochs=2000), precision="bf16", steps=5000), log, control) == "stopped"
@@ -161,7 +162,7 @@ def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
 ) -> None:
     monkeypatch.setattr("amptui.probes.gradients.GRADIENTS_BUDGET", 0.0)
     prepared = prepare(Spoiled(at=4), precision=precision)
-    log = log_of(prepared, at={5: StopRequest("the test")})
+    log = log_of(prepared, at={5: RequestMade("stop", reason="the test")})
     norms = [record.grad_norm for record in log.of(StepRow)]
     first = log.of(NonFinite)[0]
     assert (first.step, first.what, first.kind) == (4, "loss", "nan")

@@ -12,8 +12,8 @@ import pytest
 
 from amptui.base.errors import DeviceError, ExperimentError, UsageError
 from amptui.checkpoint.file import checkpoints, read, write
-from amptui.records.answers import RequestRefused
-from amptui.records.control import Control, PauseRequest, StopRequest
+from amptui.records.answers import RequestMade, RequestRefused
+from amptui.records.control import Control
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import Note, PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
 from tests.builders import StepRow
@@ -70,8 +70,8 @@ def test_a_request_that_came_too_late_is_refused_before_the_last_record(fails: b
     def watch(record: Record) -> None:
         records.append(record)
         if isinstance(record, PhaseChanged) and record.phase == "data":
-            control.ask(PauseRequest(paused=True))
-            control.ask(StopRequest("the user"))
+            control.ask(RequestMade("pause", paused=True))
+            control.ask(RequestMade("stop", reason="the user"))
 
     model = hooked(tmp_path, during="raise ValueError('bad file')" if fails else "pass")
     last = Worker(model, watch=watch, control=control).end()
@@ -88,7 +88,7 @@ def test_a_stop_before_the_first_step_is_no_failure(phase: str, tmp_path: Path) 
 
     def watch(record: Record) -> None:
         if isinstance(record, PhaseChanged) and record.phase == phase:
-            control.ask(StopRequest("the user"))
+            control.ask(RequestMade("stop", reason="the user"))
 
     worker = Worker(hooked(tmp_path, during="request.raise_if_stopping()"), watch=watch, control=control)
     last = worker.end()

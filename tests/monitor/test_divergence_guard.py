@@ -17,7 +17,8 @@ from amptui.base.errors import ExperimentError
 from amptui.checkpoint.file import checkpoints, read
 from amptui.data.sources import Arrays, Data, DataRequest
 from amptui.monitor.divergence_guard import SUSPECT_STEPS
-from amptui.records.control import Control, PauseRequest, StopRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.findings import ModulesTraced
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import NonFinite, PauseChanged, Record
@@ -88,8 +89,8 @@ def test_an_interactive_run_pauses_once_and_names_the_checkpoint(
     def watch(record: Record) -> None:
         if isinstance(record, PauseChanged) and record.paused:
             if answer == "stop":
-                control.ask(StopRequest("the person"))
-            control.ask(PauseRequest(False))
+                control.ask(RequestMade("stop", reason="the person"))
+            control.ask(RequestMade("pause", paused=False))
 
     log = Log(watch)
     prepared = prepare(Spoiled(), precision="bf16")

@@ -17,7 +17,7 @@ from amptui.loops.setup import prepare_precisions
 from amptui.models.char_gpt import CharGpt
 from amptui.probes import flop_counter
 from amptui.probes.flop_counter import MAX_SIZES, FlopCounter, FlopSchedule, step_inputs
-from amptui.records.control import XRayRequest
+from amptui.records.answers import RequestMade
 from amptui.records.findings import FlopsCounted
 from tests.builders import StepRow
 from tests.loops.compiled_runs import Uneven, keeping
@@ -221,7 +221,7 @@ def test_a_compiled_model_is_counted_by_the_x_ray_and_in_no_step() -> None:
     graphs: list[object] = []
     prepared = prepare(Tiny(), steps=6)
     compile_in_place(prepared.model, backend=keeping(graphs))
-    log = log_of(prepared, at={3: XRayRequest()})
+    log = log_of(prepared, at={3: RequestMade("x-ray")})
     assert graphs, "the first step is compiled"
     (counted,) = log.of(FlopsCounted)
     (plain,) = log_of(prepare(Tiny(), steps=1)).of(FlopsCounted)

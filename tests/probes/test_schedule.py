@@ -16,7 +16,8 @@ from amptui.probes.probe import Cadence
 from amptui.probes.schedule import Probes
 from amptui.probes.snapshot import Snapshot
 from amptui.probes.step_timer import StepTimer
-from amptui.records.control import Control, PauseRequest, PrecisionRequest, XRayRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.findings import Float16Window, ModulesTraced, StepTimed, XRayTaken
 from amptui.records.run import NonFinite, Note, PauseChanged, PrecisionChanged, Record, StepSkipped
 from tests.builders import StepRow
@@ -123,7 +124,11 @@ def test_nan_in_buffers_is_found_although_the_step_was_skipped_and_a_mask_of_inf
 def test_an_x_ray_in_fp32_compares_it_with_the_amp_that_ran_before() -> None:
     log = log_of(
         prepare(Tiny()),
-        at={2: PrecisionRequest("fp16"), 4: PrecisionRequest("fp32"), 6: XRayRequest()},
+        at={
+            2: RequestMade("precision", precision="fp16"),
+            4: RequestMade("precision", precision="fp32"),
+            6: RequestMade("x-ray"),
+        },
     )
     (xray,) = log.of(XRayTaken)
     assert (xray.step, xray.precision) == (7, "fp16")
@@ -164,10 +169,10 @@ def test_fp16_restarts_its_search_after_a_collapse() -> None:
 
     def watch(record: Record) -> None:
         if isinstance(record, PauseChanged) and record.paused:
-            control.ask(PrecisionRequest("bf16"))
-            control.ask(PauseRequest(False))
+            control.ask(RequestMade("precision", precision="bf16"))
+            control.ask(RequestMade("pause", paused=False))
         if isinstance(record, StepRow) and record.step == 60:
-            control.ask(PrecisionRequest("fp16"))
+            control.ask(RequestMade("precision", precision="fp16"))
 
     log = Log(watch)
     prepared = prepare(Spoiled(at=1, steps=41, value=math.inf, epochs=40), precision="fp16", steps=80)

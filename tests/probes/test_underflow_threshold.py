@@ -17,7 +17,8 @@ from amptui.models.multi_task import MultiTask
 from amptui.models.selective import Selective
 from amptui.models.simple_cnn import SimpleCnn
 from amptui.models.unstable import Unstable
-from amptui.records.control import Control, HistogramRequest, PrecisionRequest, XRayRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.telemetry.finding import FindingReported
 from amptui.telemetry.health import UNDERFLOW_SHARE, underflowing_share, xray_share
@@ -67,10 +68,10 @@ def measure(experiment: Experiment, *, fp16_steps: int = FP16_STEPS) -> tuple[li
     """
     last = FP32_STEPS + fp16_steps
     asks: Asks = {
-        FP32_STEPS - 3: HistogramRequest(),
-        FP32_STEPS: PrecisionRequest("fp16"),
-        last - 6: HistogramRequest(),
-        last - 4: XRayRequest(),
+        FP32_STEPS - 3: RequestMade("histogram"),
+        FP32_STEPS: RequestMade("precision", precision="fp16"),
+        last - 6: RequestMade("histogram"),
+        last - 4: RequestMade("x-ray"),
     }
     control = Control()
     asked: dict[str, Any] = {"steps": last, "precision": "fp32", "amp_precision": "fp16"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from amptui.diagnosis.event_words import event_text
 from amptui.process.recording import Recording
-from amptui.records.control import Request
+from amptui.records.answers import RequestMade
 from amptui.records.keeping import UNSAVED_STATUS, unsaved_status
 from amptui.records.run import (
     Note,
@@ -45,7 +45,7 @@ def opened(folder: Path, **options: Any) -> Recording:
     return Recording(RunDir(folder), request={"model": "m", "steps": 3}, **options)
 
 
-def nothing_asked(_request: Request, _number: int) -> None:
+def nothing_asked(_request: RequestMade) -> None:
     raise AssertionError("no screen is there")
 
 

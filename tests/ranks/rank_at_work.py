@@ -32,18 +32,7 @@ from amptui.ranks.meter import RankNumbers
 from amptui.ranks.thread import RankThread
 from amptui.ranks.world import world_of
 from amptui.recipe.request import TrainRequest, parse_model
-from amptui.records.answers import RequestRefused, RequestTaken
-from amptui.records.control import (
-    CheckpointRequest,
-    ComparisonRequest,
-    HistogramRequest,
-    PauseRequest,
-    PrecisionRequest,
-    Request,
-    StopRequest,
-    TraceRequest,
-    XRayRequest,
-)
+from amptui.records.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records.findings import ModulesTraced
 from amptui.records.run import EpochFinished, PrecisionChanged, Record
 from tests.builders import StepRow
@@ -169,21 +158,21 @@ class Run:
 def ask_at_random(control: RankControl, requests: int, seed: int) -> None:
     """Ask for so many random things at random moments, sometimes for two at once."""
     draw = random.Random(seed)
-    kinds: Sequence[Callable[[], Request]] = (
-        *[lambda: PrecisionRequest(draw.choice(("fp32", "bf16", "fp16")))] * 6,
-        lambda: PauseRequest(True),
-        *[lambda: PauseRequest(False)] * 3,
-        CheckpointRequest,
-        TraceRequest,
-        HistogramRequest,
-        lambda: ComparisonRequest(("fp32", "bf16")),
-        ComparisonRequest,
+    kinds: Sequence[Callable[[], RequestMade]] = (
+        *[lambda: RequestMade("precision", precision=draw.choice(("fp32", "bf16", "fp16")))] * 6,
+        lambda: RequestMade("pause", paused=True),
+        *[lambda: RequestMade("pause", paused=False)] * 3,
+        lambda: RequestMade("checkpoint"),
+        lambda: RequestMade("trace"),
+        lambda: RequestMade("histogram"),
+        lambda: RequestMade("comparison", precisions=("fp32", "bf16")),
+        lambda: RequestMade("comparison"),
     )
     for _ in range(requests):
         control.ask(draw.choice(kinds)())
         if draw.random() < 0.9:
             time.sleep(draw.random() * 0.1)
-    control.ask(PauseRequest(False))
+    control.ask(RequestMade("pause", paused=False))
 
 
 def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
@@ -235,24 +224,27 @@ def _with_requests(
         def ask_and_stop() -> None:
             run.wait_for(StepRow)
             ask(run)
-            run.control.ask(StopRequest("the test"))
+            run.control.ask(RequestMade("stop", reason="the test"))
 
         threading.Thread(target=ask_and_stop, daemon=True).start()
     return run
 
 
-Rounds = Sequence[tuple[Sequence[Request], Sequence[type[Any]]]]
+Rounds = Sequence[tuple[Sequence[RequestMade], Sequence[type[Any]]]]
 """What rank 0 is asked for at once, and the records that are awaited then; one after the other."""
 
 PROBES: Rounds = (
-    *[((TraceRequest(),), (ModulesTraced,))] * 2,
-    ((HistogramRequest(),), (RequestTaken,)),
+    *[((RequestMade("trace"),), (ModulesTraced,))] * 2,
+    ((RequestMade("histogram"),), (RequestTaken,)),
 )
 
 FLOAT8: Rounds = [
     round_
     for precision in ("fp8", "fp32", "fp8", "bf16")
-    for round_ in (((PrecisionRequest(precision),), (PrecisionChanged,)), ((), (StepRow,)))
+    for round_ in (
+        ((RequestMade("precision", precision=precision),), (PrecisionChanged,)),
+        ((), (StepRow,)),
+    )
 ]
 
 
@@ -300,8 +292,8 @@ TASKS: dict[str, Callable[..., Run]] = {
     "plain": _plain,
     "without GPU": _without_gpu,
     "probed": _in_rounds(PROBES),
-    "refused": _in_rounds([((XRayRequest(),), (RequestRefused,))]),
-    "switched": _in_rounds([((PrecisionRequest("bf16"),), (RequestRefused,))] * 2),
+    "refused": _in_rounds([((RequestMade("x-ray"),), (RequestRefused,))]),
+    "switched": _in_rounds([((RequestMade("precision", precision="bf16"),), (RequestRefused,))] * 2),
     "float8": _in_rounds(FLOAT8),
     "full disk": partial(_in_trouble, trouble=partial(limit_files, 1024)),
     "killed while writing": partial(_in_trouble, trouble=die_at_second_part),

@@ -19,15 +19,7 @@ from amptui.ranks.agreement.board import Board
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.progress import RankProgress
 from amptui.ranks.world import World
-from amptui.records.answers import RequestRefused, RequestTaken
-from amptui.records.control import (
-    CheckpointRequest,
-    ComparisonRequest,
-    PauseRequest,
-    PrecisionRequest,
-    Request,
-    StopRequest,
-)
+from amptui.records.answers import RequestKind, RequestMade, RequestRefused, RequestTaken
 from tests.tiny import Log
 
 PATIENCE_SECONDS = 60.0
@@ -122,21 +114,21 @@ def of() -> Iterator[Callable[..., Ranks]]:
 
 Of = Callable[..., Ranks]
 
-BF16, CHECKPOINT = PrecisionRequest("bf16"), CheckpointRequest()
+BF16, CHECKPOINT = RequestMade("precision", precision="bf16"), RequestMade("checkpoint")
 
 
-def taken(kind: type[Request], control: RankControl) -> object:
+def taken(kind: RequestKind, control: RankControl) -> object:
     pending = control.take(kind)
     control.answer(pending)
-    return pending and pending.request
+    return pending and (pending.kind, pending.precision, pending.paused)
 
 
 @pytest.mark.parametrize("counts_alike", [True, False])
 @pytest.mark.parametrize(
     ("want", "obeyed", "what"),
     [
-        (lambda leader: leader.ask(CHECKPOINT), partial(taken, CheckpointRequest), CHECKPOINT),
-        (lambda leader: leader.ask(BF16), partial(taken, PrecisionRequest), BF16),
+        (lambda leader: leader.ask(CHECKPOINT), partial(taken, "checkpoint"), ("checkpoint", None, None)),
+        (lambda leader: leader.ask(BF16), partial(taken, "precision"), ("precision", "bf16", None)),
         (lambda leader: leader.want(checkpoint=True), RankControl.take_wanted_checkpoint, True),
         (lambda leader: leader.want_probes(WINDOW | WEIGHTS), RankControl.take_probes, WINDOW | WEIGHTS),
         (lambda leader: leader.want_turn("bf16 eager", now="fp32"), RankControl.take_turn, "bf16 eager"),
@@ -170,10 +162,10 @@ def test_all_ranks_take_a_checkpoint_at_the_same_boundary_and_no_other_before_it
     boundaries: list[list[int]] = [[], []]
     due = [False, False]
     leader = ranks.leader
-    numbers = [leader.ask(CheckpointRequest()), leader.ask(CheckpointRequest())]
+    numbers = [leader.ask(RequestMade("checkpoint")), leader.ask(RequestMade("checkpoint"))]
 
     def work(boundary: int, rank: int, control: RankControl) -> None:
-        pending = control.take(CheckpointRequest)
+        pending = control.take("checkpoint")
         control.answer(pending)
         due[rank] |= control.take_wanted_checkpoint() or pending is not None
         if due[rank] and control.may_take_checkpoint:
@@ -195,11 +187,11 @@ def test_what_the_user_asks_for_ends_a_comparison_on_all_ranks(of: Of) -> None:
     ranks = of(2)
     leader, other = ranks.controls
     leader.want_turn("bf16", now="fp32")
-    leader.ask(PrecisionRequest("fp16"))
-    ranks.pass_until(lambda: other.newest(PrecisionRequest))
+    leader.ask(RequestMade("precision", precision="fp16"))
+    ranks.pass_until(lambda: other.newest("precision"))
     assert leader.take_turn() == ""
-    taken_by_all = [control.take(PrecisionRequest) for control in ranks.controls]
-    assert [pending and pending.request for pending in taken_by_all] == [PrecisionRequest("fp16")] * 2
+    taken_by_all = [control.take("precision") for control in ranks.controls]
+    assert [pending and pending.precision for pending in taken_by_all] == ["fp16"] * 2
 
 
 def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +205,7 @@ def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.Mo
         raise RuntimeError("rank 1 has ended")
 
     leader.connect(Board(HashStore(), "test"), ranks.progress(0), leader.fail, check)
-    leader.ask(CheckpointRequest())
+    leader.ask(RequestMade("checkpoint"))
     for comes in (leader.at_boundary, leader.wait):
         with pytest.raises(RuntimeError, match="rank 1 has ended"):
             for_ever(comes)
@@ -234,9 +226,9 @@ def test_ranks_at_different_places_refuse_and_go_on(of: Of, monkeypatch: pytest.
     monkeypatch.setattr(board, "collectives_by_group", lambda: {"mesh": threading.get_ident()})
     ranks.leader.ask(BF16)
     ranks.pass_until(ranks.refusals)
-    assert [control.take(PrecisionRequest) for control in ranks.controls] == [None, None]
-    ranks.leader.ask(PrecisionRequest("fp16"))
-    ranks.leader.ask(ComparisonRequest(("fp32", "bf16")))
+    assert [control.take("precision") for control in ranks.controls] == [None, None]
+    ranks.leader.ask(RequestMade("precision", precision="fp16"))
+    ranks.leader.ask(RequestMade("comparison", precisions=("fp32", "bf16")))
     refused = [("precision", "failed"), ("precision", "unavailable"), ("comparison", "unavailable")]
     assert ranks.refusals() == refused
 
@@ -248,13 +240,13 @@ def test_a_rank_that_does_not_come_makes_nobody_wait_for_long_and_does_later_as_
     ranks = of(2, counts_alike=False)
     reasons: list[str] = []
     ranks.leader.cannot_stop = reasons.append
-    ranks.leader.ask(StopRequest("q"))
+    ranks.leader.ask(RequestMade("stop", reason="q"))
     ranks.leader.ask(BF16)
     ranks.pass_until(lambda: reasons, ranks=[0])
     ranks.pass_until(lambda: ranks.steps[1] > ranks.steps[0], ranks=[1])
     assert ranks.refusals() == [("precision", "failed")]
     assert "rank 1" in reasons[0]
-    assert [control.take(PrecisionRequest) for control in ranks.controls] == [None, None]
+    assert [control.take("precision") for control in ranks.controls] == [None, None]
     assert [control.stopping for control in ranks.controls] == [False, False]
     assert not ranks.leader.over  # it may come the next time
 
@@ -264,9 +256,9 @@ def test_the_end_of_the_agreement_ends_a_pause_and_a_comparison(of: Of) -> None:
     for control in ranks.controls:
         control.end("rank 1 has ended")
         control.wait()
-        assert taken(PauseRequest, control) == PauseRequest(False)
+        assert taken("pause", control) == ("pause", None, False)
     ranks.leader.want_turn("bf16", now="fp32")
-    assert taken(ComparisonRequest, ranks.leader) == ComparisonRequest()
+    assert taken("comparison", ranks.leader) == ("comparison", None, None)
 
 
 def test_a_lost_store_ends_the_agreement_and_nothing_else(of: Of, monkeypatch: pytest.MonkeyPatch) -> None:

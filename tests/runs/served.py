@@ -15,7 +15,7 @@ from amptui.runs.server import Server
 from amptui.runs.socket_place import connect
 
 if TYPE_CHECKING:
-    from amptui.records.control import Request
+    from amptui.records.answers import RequestMade
 
 ENOUGH_SECONDS = 60.0
 
@@ -44,11 +44,11 @@ class Run:
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.known: list[int] = []
-        self.asked: list[tuple[Request, int]] = []
+        self.asked: list[RequestMade] = []
         self.histories = 0
         self.folder = folder
         self._screens: list[Screen] = []
-        self.server = Server(folder, **{"handle_request": lambda *asked: self.asked.append(asked), **changes})
+        self.server = Server(folder, **{"handle_request": self.asked.append, **changes})
 
     def history(self) -> str:
         self.histories += 1

@@ -2,25 +2,15 @@
 
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from amptui.base.errors import RunFolderError
 from amptui.process.followers import Follower
-from amptui.records.control import (
-    KINDS,
-    CheckpointRequest,
-    ComparisonRequest,
-    Control,
-    HistogramRequest,
-    PauseRequest,
-    PrecisionRequest,
-    Request,
-    StopRequest,
-    TraceRequest,
-    XRayRequest,
-)
+from amptui.records.answers import REQUEST_KINDS, RequestMade
+from amptui.records.control import Control
 from amptui.records.run import FORM, Note, Record, RunFailed, RunFinished
 from amptui.runs import protocol, socket_place
 from amptui.runs.protocol import RunError
@@ -32,9 +22,19 @@ from tests.runs.test_journal import line
 FINISHED = RunFinished(time=9.0, steps=3, seconds=1.0, reason="done")
 UNEXPECTED_EXIT = "the training process exited unexpectedly"
 FAILED = RunFailed(time=9.0, step=3, error="out of memory", traceback="")
-ONE_OF_EACH: list[Request] = [
-    *(PrecisionRequest("bf16"), PauseRequest(True), XRayRequest(), TraceRequest(), HistogramRequest()),
-    *(ComparisonRequest(("fp32", "bf16")), CheckpointRequest(), StopRequest("SIGTERM")),
+ONE_OF_EACH: list[RequestMade] = [
+    *(
+        RequestMade("precision", precision="bf16"),
+        RequestMade("pause", paused=True),
+        RequestMade("x-ray"),
+        RequestMade("trace"),
+        RequestMade("histogram"),
+    ),
+    *(
+        RequestMade("comparison", precisions=("fp32", "bf16")),
+        RequestMade("checkpoint"),
+        RequestMade("stop", reason="SIGTERM"),
+    ),
 ]
 RUN_HELLO = protocol.encode(protocol.Hello(version="1.2"))
 
@@ -124,7 +124,7 @@ def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again(
     following = [of_second]
     watching = Watching(of_first, lambda: following.pop() if following else None)
     with first, second:
-        watching.ask(StopRequest("SIGTERM"))
+        watching.ask(RequestMade("stop", reason="SIGTERM"))
         watching.start()
         first.sendall(RUN_HELLO + history(1, 2))
         until(lambda: watching.known == [1, 2])
@@ -133,7 +133,7 @@ def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again(
         until(lambda: watching.known == [1, 2, 3, 4])
         assert not watching.ended.is_set()
         said = [protocol.parse(each) for each in second.recv(1 << 16).splitlines()]
-        assert [type(each) for each in said] == [protocol.Hello, protocol.Ask]
+        assert [type(each) for each in said] == [protocol.Hello, RequestMade]
         second.close()
         assert watching.ended.wait(ENOUGH_SECONDS)
     watching.leave(ENOUGH_SECONDS)
@@ -180,28 +180,32 @@ def test_how_a_connection_ended_is_known(scripted: Scripted, told: list[bytes], 
 
 def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path: Path) -> None:
     control = Control()
-    reached: list[tuple[Request, int]] = []
-    assert [type(request) for request in ONE_OF_EACH] == list(KINDS)
+    reached: list[RequestMade] = []
+    assert {request.kind for request in ONE_OF_EACH} == REQUEST_KINDS
 
-    def obey(request: Request, number: int) -> None:
-        reached.append((request, control.ask(request, number)))
+    def obey(request: RequestMade) -> None:
+        reached.append(request)
+        control.ask(request)
 
     with running(tmp_path, handle_request=obey):
         watching = Watching(connect(tmp_path))
         numbers = [watching.ask(request) for request in ONE_OF_EACH]
         until(lambda: len(reached) == len(ONE_OF_EACH))
         watching.leave(ENOUGH_SECONDS)
-    assert reached == list(zip(ONE_OF_EACH, numbers, strict=True))
+    assert [
+        replace(made, time=asked.time) for made, asked in zip(reached, ONE_OF_EACH, strict=True)
+    ] == ONE_OF_EACH
+    assert numbers == [request.number for request in ONE_OF_EACH]
     assert control.stop_reason == watching.stop_reason == "SIGTERM"
     # A stop may be a signal's, in the middle of anything: the screen knows it by its reason.
     assert [(made.kind, made.number) for made in watching.session.view().pending] == [
-        (KINDS[type(request)], number) for request, number in reached if not isinstance(request, StopRequest)
+        (request.kind, request.number) for request in reached if request.kind != "stop"
     ]
 
 
 def test_what_the_run_will_not_hear_is_no_request(scripted: Scripted) -> None:
     scripted.watching.leave(ENOUGH_SECONDS)
-    number = scripted.watching.ask(XRayRequest())
+    number = scripted.watching.ask(RequestMade("x-ray"))
     view = scripted.watching.session.view()
     assert view.pending == ()
     assert [(each.request.number, each.request.kind) for each in view.answers] == [(number, "x-ray")]

@@ -16,16 +16,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.base.errors import RunFolderError
-from amptui.records.control import CheckpointRequest, PrecisionRequest
+from amptui.records.answers import RequestMade
 from amptui.records.run import FORM
 from amptui.runs import protocol, server
 from amptui.runs.lock import RunLock, holder
-from amptui.runs.protocol import Ask
 from amptui.runs.socket_place import connect, connect_to_live
 from tests.runs.served import ENOUGH_SECONDS, HELLO, Run, Screen, attached, running, until
 
-CHECKPOINT = protocol.encode(Ask(4, CheckpointRequest()))
-FP4 = protocol.encode(Ask(4, PrecisionRequest("fp16"))).strip().replace(b"fp16", b"fp4")
+CHECKPOINT = protocol.encode(RequestMade("checkpoint", number=4))
+FP4, ONE = (
+    protocol.encode(request).strip()
+    for request in (
+        RequestMade("precision", precision="fp4"),
+        RequestMade("comparison", precisions=("bf16",)),
+    )
+)
 
 
 ACTIONS = st.lists(
@@ -76,20 +81,21 @@ def test_what_a_screen_asks_before_it_leaves_is_heard_also_with_much_unread(run:
     screen.say(CHECKPOINT)
     screen.connection.close()
     until(run.is_served, meanwhile=run.publish)
-    assert run.asked == [(CheckpointRequest(), 4)]
+    assert [(request.kind, request.number) for request in run.asked] == [("checkpoint", 4)]
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (CHECKPOINT.strip().replace(b"Checkpoint", b"Reboot"), "not a message that this run knows"),
+        (CHECKPOINT.strip().replace(b"checkpoint", b"reboot"), "not a message that this run knows"),
         (FP4, "not a message that this run knows"),
+        (ONE, "not a message that this run knows"),
         (CHECKPOINT.strip().replace(b"4", b"9" * 5000), "not a message that this run knows"),
         (b'{"type":' * 7_000, "not a message that this run knows"),
         (b"\xff\xfe\x00", "not a message that this run knows"),
         (b"x" * 140_000, "a line of more than 65536 bytes"),
     ],
-    ids=["unknown", "precision", "number", "deep", "bytes", "long"],
+    ids=["unknown", "precision", "one side", "number", "deep", "bytes", "long"],
 )
 def test_a_screen_that_talks_nonsense_is_told_and_let_go(run: Run, line: bytes, why: str) -> None:
     screen = attached(run)

@@ -17,7 +17,8 @@ from amptui.checkpoint.writer import CheckpointWriter
 from amptui.data.sources import Arrays
 from amptui.loops.setup import Prepared
 from amptui.loops.train import Trainer
-from amptui.records.control import Control, Request
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from tests.simcuda import device
 from tests.simcuda.device import Wait
 from tests.tiny import Log, prepare
@@ -32,7 +33,7 @@ Script = Callable[[int], object]
 """Called as each step's loss is computed, with the step's number."""
 
 
-Asks = Mapping[int, Request | Sequence[Request]]
+Asks = Mapping[int, RequestMade | Sequence[RequestMade]]
 """What is asked as a step's loss is computed, by step."""
 
 

@@ -7,17 +7,7 @@ from typing import Any
 
 import pytest
 
-from amptui.records.control import (
-    REQUESTS,
-    CheckpointRequest,
-    ComparisonRequest,
-    HistogramRequest,
-    PauseRequest,
-    PrecisionRequest,
-    StopRequest,
-    TraceRequest,
-    XRayRequest,
-)
+from amptui.records.answers import REQUEST_KINDS, RequestMade
 from amptui.records.findings import ModuleRange, ModulesTraced, PrecisionMeasured, PrecisionsCompared
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import LossScaleChanged, Note, PhaseChanged, Record, RunFailed
@@ -45,7 +35,7 @@ from tests.tui.watching import (
 )
 
 NO_TF32 = {"bf16": "no bfloat16", "tf32": "no TF32"}
-OBSERVED = dict.fromkeys(sorted(set(REQUESTS) - {"stop"}), "this run is only observed")
+OBSERVED = dict.fromkeys(sorted(REQUEST_KINDS - {"stop"}), "this run is only observed")
 IN_BF16 = feed("it runs in bf16", switched(6, "fp32", "bf16"), step(6, "bf16"))
 IMPORTING = PhaseChanged(time=0.0, phase="importing", detail="importing torch")
 XRAY = replace(xray_record(), time=0.0)
@@ -99,7 +89,7 @@ def in_turns(
 
 PRECISIONS = {
     "p asks for AMP and it is switching until the run has switched": Script(
-        run(), ["p", IN_BF16, answer(PrecisionRequest)]
+        run(), ["p", IN_BF16, answer("precision")]
     ),
     "p twice returns to the first precision": Script(run(), ["p", "p"]),
     "a precision can be chosen before the run has begun": Script([], ["m", "4"]),
@@ -112,19 +102,19 @@ PRECISIONS = {
         run(),
         [
             "p",
-            elsewhere(PrecisionRequest("tf32")),
+            elsewhere(RequestMade("precision", precision="tf32")),
             feed("it runs in TF32", switched(6, "fp32", "tf32"), step(6, "tf32")),
-            answer(PrecisionRequest),
+            answer("precision"),
         ],
     ),
     "a failed switch is reported only where it was asked for": Script(
         run(),
         [
             "p",
-            answer(PrecisionRequest, "failed", "the first step failed"),
+            answer("precision", "failed", "the first step failed"),
             "l",
-            elsewhere(PrecisionRequest("tf32")),
-            answer(PrecisionRequest, "unavailable", "no TF32 here"),
+            elsewhere(RequestMade("precision", precision="tf32")),
+            answer("precision", "unavailable", "no TF32 here"),
         ],
     ),
 }
@@ -137,10 +127,10 @@ PAUSES = {
         [
             "space",
             feed("it is paused", paused()),
-            answer(PauseRequest),
-            elsewhere(PauseRequest(False)),
+            answer("pause"),
+            elsewhere(RequestMade("pause", paused=False)),
             feed("it goes on", RESUMED),
-            answer(PauseRequest),
+            answer("pause"),
             "space",
         ],
     ),
@@ -186,29 +176,29 @@ XRAYS = {
     "x asks for an X-ray that opens when it arrives": Script(
         run(),
         [
-            *("x", feed("a step", step(6)), feed("it arrives", XRAY), answer(XRayRequest)),
+            *("x", feed("a step", step(6)), feed("it arrives", XRAY), answer("x-ray")),
             *("escape", feed("a step", step(7))),
         ],
     ),
     "an X-ray waits for another overlay": Script(
-        run(), ["x e", feed("it arrives", XRAY), answer(XRayRequest), "escape", "escape"]
+        run(), ["x e", feed("it arrives", XRAY), answer("x-ray"), "escape", "escape"]
     ),
     "where none can be taken, x closes no page": Script(
         run(refuses={"x-ray": "this run is only observed"}), ["e x"]
     ),
-    "x on a page closes it": Script(run(), ["e x", feed("it arrives", XRAY), answer(XRayRequest)]),
+    "x on a page closes it": Script(run(), ["e x", feed("it arrives", XRAY), answer("x-ray")]),
     "another screen's X-ray does not open": Script(
-        run(), [elsewhere(XRayRequest()), feed("it arrives", XRAY), answer(XRayRequest)]
+        run(), [elsewhere(RequestMade("x-ray")), feed("it arrives", XRAY), answer("x-ray")]
     ),
     "x in an X-ray takes another in its place": Script(
         run(),
         [
-            *("x", feed("it arrives", XRAY), answer(XRayRequest), "right x"),
-            *(feed("the next one", replace(XRAY, step=1300)), answer(XRayRequest), "escape"),
+            *("x", feed("it arrives", XRAY), answer("x-ray"), "right x"),
+            *(feed("the next one", replace(XRAY, step=1300)), answer("x-ray"), "escape"),
         ],
     ),
     "an X-ray that failed says why and leaves the keys where they are": Script(
-        run(), ["x", answer(XRayRequest, "failed", "CUDA out of memory in the X-ray")]
+        run(), ["x", answer("x-ray", "failed", "CUDA out of memory in the X-ray")]
     ),
     "X-rays and traces need a step": Script(
         run(paused()), [*("x", "n", feed("it goes on", RESUMED), end(FINISHED)), "x", "n"]
@@ -218,17 +208,17 @@ XRAYS = {
 
 MEASURED = {
     "n asks for a trace and shows its verdict": Script(
-        run(), ["n", "x", feed("it arrives", TRACED), answer(TraceRequest), "g"]
+        run(), ["n", "x", feed("it arrives", TRACED), answer("trace"), "g"]
     ),
     "a verdict over a page names e where that leads to the details": Script(
-        run(), ["n g", feed("it arrives", TRACED), answer(TraceRequest)]
+        run(), ["n g", feed("it arrives", TRACED), answer("trace")]
     ),
     "a verdict over the events does not name e": Script(
-        run(), ["n e", feed("it arrives", TRACED), answer(TraceRequest)]
+        run(), ["n e", feed("it arrives", TRACED), answer("trace")]
     ),
-    "f measures at once, and once": Script(run(), ["f", "f f", answer(HistogramRequest), "tab f"]),
+    "f measures at once, and once": Script(run(), ["f", "f f", answer("histogram"), "tab f"]),
     "a histogram that cannot be measured says why": Script(
-        run(samples.window(1, time=0.0), count=20), ["f", answer(HistogramRequest, "failed", "out of memory")]
+        run(samples.window(1, time=0.0), count=20), ["f", answer("histogram", "failed", "out of memory")]
     ),
     "where none can be measured, f asks for nothing": Script(
         run(refuses={"histogram": "amptui only observes this script"}, observed=True), ["f"]
@@ -246,7 +236,7 @@ COLLAPSED = {
         [
             *(FLOOR, "escape", feed("a note", Note(time=0.0, severity="info", text="still there"))),
             *("space", "escape", "space 3"),
-            *(feed("it goes on", RESUMED, step(6, "fp16")), answer(PauseRequest), FLOOR),
+            *(feed("it goes on", RESUMED, step(6, "fp16")), answer("pause"), FLOOR),
         ],
     ),
     "the question waits for the open overlay and closes with the pause": Script(
@@ -262,7 +252,7 @@ COMPARISONS = {
     "c compares FP32 and AMP, and its result is reported": Script(
         run(),
         [
-            *("c", feed("it begins", in_turns()), answer(ComparisonRequest)),
+            *("c", feed("it begins", in_turns()), answer("comparison")),
             *(feed("two rounds", in_turns(2, ROWS)), feed("it is over", samples.compared(time=0.0))),
             *(feed("a step", step(6)), "l"),
         ],
@@ -270,7 +260,7 @@ COMPARISONS = {
     "c again ends it": Script(run(in_turns(2, ROWS)), ["c"]),
     "an earlier result is not reported again": Script(run(samples.compared(time=0.0)), ["l"]),
     "another screen's comparison refuses it": Script(
-        run(), ["c", feed("another's", in_turns()), answer(ComparisonRequest, "comparison running")]
+        run(), ["c", feed("another's", in_turns()), answer("comparison", "comparison running")]
     ),
     "stopped before its first pair it says so": Script(
         run(in_turns()),
@@ -294,12 +284,12 @@ CHECKPOINTS = {
         [
             *("s", "s", feed("a step", step(6))),
             feed("one that was due", replace(WRITTEN, step=4, reason="interval")),
-            *(feed("it is written", WRITTEN), answer(CheckpointRequest)),
+            *(feed("it is written", WRITTEN), answer("checkpoint")),
         ],
     ),
-    "a full disk is reported": Script(run(), ["s", answer(CheckpointRequest, "failed", "the disk is full")]),
+    "a full disk is reported": Script(run(), ["s", answer("checkpoint", "failed", "the disk is full")]),
     "a checkpoint can be written during a pause": Script(
-        run(paused()), ["s", feed("it is written", WRITTEN), answer(CheckpointRequest)]
+        run(paused()), ["s", feed("it is written", WRITTEN), answer("checkpoint")]
     ),
     "a checkpoint is refused while the run stops and after its end": Script(
         run(), [feed("it stops", PhaseChanged(time=0.0, phase="stopping")), "s", end(STOPPED), "s"]
@@ -360,7 +350,9 @@ LEAVING = {
     },
     "a run that ended is not detached from": Script(run(), [end(FINISHED), "ctrl+c"], {"attached": True}),
     "a failure after steps keeps the screen open": Script(run(), [end(FAILED), "e escape", "t", "escape q"]),
-    "a stop from outside leaves too": Script(run(), [elsewhere(StopRequest("SIGTERM")), end()]),
+    "a stop from outside leaves too": Script(
+        run(), [elsewhere(RequestMade("stop", reason="SIGTERM")), end()]
+    ),
     "the reason of its end is asked for once and shown, also below a page": Script(
         run(), [end(), "e"], {"why_ended": iter(["the run is of another version"]).__next__}
     ),

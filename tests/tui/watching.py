@@ -14,8 +14,8 @@ import pytest
 import textual.app
 from textual.pilot import Pilot
 
-from amptui.records.answers import Refusal, RequestMade
-from amptui.records.control import Control, Request
+from amptui.records.answers import Refusal, RequestKind, RequestMade
+from amptui.records.control import Control
 from amptui.records.run import PauseChanged, PrecisionChanged, Record, RunFinished, RunStarted
 from amptui.records.steps import Steps
 from amptui.telemetry.session import Session
@@ -148,7 +148,7 @@ class Screen(Shown):
         view = self.session.view()
         await self.until(lambda: self.app._view is view)
 
-    async def answer(self, kind: type[Request], refusal: Refusal | None = None, detail: str = "") -> None:
+    async def answer(self, kind: RequestKind, refusal: Refusal | None = None, detail: str = "") -> None:
         """The trainer's answer to the request of that kind, and the frame that shows it."""
         pending = self.control.take(kind)
         assert pending is not None
@@ -213,22 +213,21 @@ async def _shown(screen: Screen) -> None:
     await screen.until(lambda: screen.app._view is screen.session.view())
 
 
-def answer(kind: type[Request], refusal: Refusal | None = None, detail: str = "") -> Action:
+def answer(kind: RequestKind, refusal: Refusal | None = None, detail: str = "") -> Action:
     """The trainer's answer."""
-    words = f"{kind.__name__.removesuffix('Request')} {refusal or 'taken'}" + (
-        f": {detail}" if detail else ""
-    )
+    words = f"{kind} {refusal or 'taken'}" + (f": {detail}" if detail else "")
     return Action(words, lambda screen: screen.answer(kind, refusal, detail))
 
 
-def elsewhere(request: Request) -> Action:
+def elsewhere(request: RequestMade) -> Action:
     """Somebody else asks."""
 
     async def ask(screen: Screen) -> None:
         screen.control.ask(request)
         await _shown(screen)
 
-    return Action(f"another screen asks: {request}", ask)
+    facts = [request.precision, request.reason, "ends" if request.paused is False else ""]
+    return Action(" ".join(["another screen asks:", request.kind, *filter(None, facts)]), ask)
 
 
 def end(*records: Record) -> Action:

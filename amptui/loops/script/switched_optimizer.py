@@ -29,7 +29,7 @@ from amptui.loops.script.script import NO_SAVE, WatchedScript
 from amptui.probes.flop_counter import StepInputs, is_anything_compiled, shapes_in
 from amptui.probes.snapshot import Snapshot
 from amptui.recipe.precision import Precision
-from amptui.records.control import CheckpointRequest, Control, XRayRequest
+from amptui.records.control import Control
 from amptui.records.own_loop import FLOAT8_LAYERS
 from amptui.records.run import LOW_PRECISIONS, Note, Severity
 
@@ -139,7 +139,7 @@ class SwitchedOptimizer(ObservedOptimizer):
     @harmless
     def _begin_attempt(self, passes: Sequence["Pass"]) -> None:
         self.switch.can_retry = self.control.can_retry
-        if self.control.newest(XRayRequest) is not None:
+        if self.control.newest("x-ray") is not None:
             self.work_begins()
             with HOOKS.suspended():  # its passes are none of the script's
                 self.xray(passes, counts_operations=False)
@@ -326,7 +326,7 @@ class SwitchedOptimizer(ObservedOptimizer):
 
     def _handle_requests(self) -> None:
         control = self.control
-        if save_request := control.take(CheckpointRequest):
+        if save_request := control.take("checkpoint"):
             if self._script.save is None:
                 control.refuse(save_request, "unavailable", NO_SAVE)
             else:

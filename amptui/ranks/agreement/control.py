@@ -12,36 +12,20 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from amptui.ranks.agreement.orders import NEVER, NOTHING, PATIENCE_SECONDS, Agreement, Order
 from amptui.ranks.meter import PostedRows, RankNumbers, RankReport
 from amptui.ranks.world import LAUNCHER_GONE, World
-from amptui.records.control import (
-    KINDS,
-    NO_XRAY,
-    REQUESTS,
-    CheckpointRequest,
-    ComparisonRequest,
-    Control,
-    PauseRequest,
-    PendingRequest,
-    PrecisionRequest,
-    Queue,
-    Request,
-    StepAgreement,
-    StopRequest,
-    XRayRequest,
-    tell_nobody,
-)
+from amptui.records.answers import RequestKind, RequestMade
+from amptui.records.control import NO_XRAY, Control, Queue, StepAgreement, tell_nobody
 from amptui.records.run import Note, Record
 
 if TYPE_CHECKING:
     from amptui.ranks.agreement.board import Board
     from amptui.ranks.progress import RankProgress
 
-_TOGETHER = (PrecisionRequest, PauseRequest, CheckpointRequest)
+_TOGETHER = ("precision", "pause", "checkpoint")
 """What all ranks do together. Rank 0 does the rest alone: traces, the choice of blocks."""
 
 _PAUSE_CHECK_SECONDS = 0.5
@@ -161,16 +145,16 @@ class RankControl(Control):
         """Whether somebody asked this rank, which the others may not know yet."""
         return self._stop_reason is not None
 
-    def ask(self, request: Request, number: int | None = None) -> int:
+    def ask(self, request: RequestMade) -> int:
         """See :class:`Control`; an X-ray is refused."""
-        number = super().ask(request, number)
-        if isinstance(request, XRayRequest):
-            self.refuse(self._waiting.pop(XRayRequest, None), "unavailable", NO_XRAY)
+        number = super().ask(request)
+        if request.kind == "x-ray":
+            self.refuse(self._waiting.pop("x-ray", None), "unavailable", NO_XRAY)
         return number
 
     # Called by the trainer.
 
-    def _queue(self, kind: type[Any]) -> Queue:
+    def _queue(self, kind: RequestKind) -> Queue:
         return self._requested if kind in _TOGETHER and not self._finished else self._waiting
 
     def want(self, **wishes: Any) -> None:
@@ -184,12 +168,12 @@ class RankControl(Control):
             is_next = precision == (self._sent_wishes.turn or now)
             self.want(turn="" if is_next or self.over else precision)
         if self.over:  # there are no more turns
-            self._waiting.setdefault(ComparisonRequest, PendingRequest(ComparisonRequest(), ()))
+            self._waiting.setdefault("comparison", RequestMade("comparison"))
 
     def take_turn(self) -> str:
         """The precision that a comparison's next block runs in, once agreed; "" if there is none."""
         turn: str = self._take_agreed("turn")
-        return "" if PrecisionRequest in self._waiting else turn
+        return "" if "precision" in self._waiting else turn
 
     def want_probes(self, probes: int) -> None:
         """Have all ranks measure ``probes`` in the same step; what was just asked for is under way."""
@@ -270,7 +254,7 @@ class RankControl(Control):
                 self._check()
         self._refuse_alone()
         if self.over:
-            self._waiting[PauseRequest] = PendingRequest(PauseRequest(False), ())
+            self._waiting["pause"] = RequestMade("pause", paused=False)
 
     def finish(self) -> None:
         """After the last step, to which all come: obey nothing more, and tell the last numbers."""
@@ -284,9 +268,9 @@ class RankControl(Control):
 
     def _move(self, queue: Queue, to: Queue) -> None:
         with self._changed:
-            pending = [*queue.values()]
+            requests = [*queue.values()]
             queue.clear()
-        self._put(to, *pending)
+        self._put(to, *requests)
 
     # What the trainer does with an order.
 
@@ -295,8 +279,7 @@ class RankControl(Control):
         if not self.counts_alike and self._meet(order):
             return
         if not self._world.leads:
-            requests = [REQUESTS[kind](**facts) for kind, facts in order.requests.items()]
-            self._sent = {type(request): PendingRequest(request, ()) for request in requests}
+            self._sent = {kind: RequestMade(kind, **facts) for kind, facts in order.requests.items()}
         self._move(self._sent, self._waiting)
         self._sent_wishes, self._agreed = NOTHING, self._agreed.joined(order)
         if order.stop and not self._stop_agreed:
@@ -311,7 +294,7 @@ class RankControl(Control):
         if self._world.leads:
             text = f"rank {rank} was asked to stop ({reason}): all ranks stop"
             self._emit(Note(time=time.time(), severity="info", text=text))
-        super().ask(StopRequest(f"{reason} on rank {rank}"))
+        super().ask(RequestMade("stop", reason=f"{reason} on rank {rank}"))
 
     def _meet(self, order: Order) -> str:
         """Wait for the other ranks after the step of ``order``; return why none obeys, or "" if all do."""
@@ -407,11 +390,14 @@ class RankControl(Control):
         self._move(self._requested, self._sent)
         with self._changed:
             self._sent_wishes, self._wishes = self._sent_wishes.joined(self._wishes), NOTHING
-            if PrecisionRequest in self._sent or PrecisionRequest in self._waiting:
+            if "precision" in self._sent or "precision" in self._waiting:
                 self._sent_wishes = self._sent_wishes._replace(turn="")  # the user ends the comparison
-            sent = [*self._sent.values()]
+            facts = {
+                kind: {"precision": request.precision, "paused": request.paused}
+                for kind, request in self._sent.items()
+            }
         return self._sent_wishes._replace(
-            requests={KINDS[type(pending.request)]: asdict(pending.request) for pending in sent},
+            requests=facts,
             checkpoints_done=self.checkpoints_done,
             stop=() if self._stop_agreed else self._requested_to_stop or (),
         )

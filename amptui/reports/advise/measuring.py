@@ -20,7 +20,8 @@ from amptui.diagnosis.labels import precision_label
 from amptui.monitor.ab_test import MAX_ROUNDS
 from amptui.process.training import Training, TrainingEnd, measure_training
 from amptui.recipe.request import AdviseRequest, TrainRequest, parse_model
-from amptui.records.control import Control, StopRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.run import LOW_PRECISIONS, base_precision
 from amptui.reports.advise.evidence import CANDIDATES, Evidence, Exclusion, step_seconds, view_of
 from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
@@ -96,7 +97,7 @@ class _Measurer:
                 stages.look(view, training.control)
             show_stages(self._progress, stages, view)
             if (asks and stages.over) or self._stop.stop_reason:
-                training.control.ask(StopRequest("measured"))
+                training.control.ask(RequestMade("stop", reason="measured"))
 
         self._count += 1
         end = measure_training(

@@ -16,7 +16,8 @@ from amptui.base.prompt import complain
 from amptui.guest.run_script import Script, plan_script, script_name, spawn
 from amptui.process.followers import LocalFollower
 from amptui.recipe.request import AdviseRequest
-from amptui.records.control import Control, StopRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.run import RunFailed
 from amptui.reports.advise.evidence import CANDIDATES, Evidence
 from amptui.reports.advise.loss_race import LossRace
@@ -139,7 +140,7 @@ class _Trial:
     def end(self) -> None:
         """Stop the script and wait for its end; with ever less courtesy, for it has a session of its own."""
         if self._client is not None:
-            self._client.ask(StopRequest("measured"))
+            self._client.ask(RequestMade("stop", reason="measured"))
             self._wait(_PATIENCE_SECONDS)
             self._client.leave()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):

@@ -12,18 +12,8 @@ from types import MappingProxyType
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_findings import has_failed_in_float16, precision_at
 from amptui.diagnosis.labels import precision_label
-from amptui.records.answers import Answer, RequestRefused
-from amptui.records.control import (
-    KINDS,
-    Asker,
-    ComparisonRequest,
-    HistogramRequest,
-    PauseRequest,
-    PrecisionRequest,
-    Request,
-    TraceRequest,
-    XRayRequest,
-)
+from amptui.records.answers import Answer, RequestMade, RequestRefused
+from amptui.records.control import Asker
 from amptui.records.run import LOW_PRECISIONS, base_precision
 from amptui.reports.advise.evidence import OTHER_WEIGHTS, Evidence, Exclusion, has_other_weights
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionStats, SessionView
@@ -125,9 +115,9 @@ class Stages:
     def _first_steps(self) -> _Script:
         self.doing = f"first steps in {precision_label(BASELINE)}"
         if base_precision(self._view.precision or "") != BASELINE:
-            yield from self._ask(PrecisionRequest(BASELINE))
+            yield from self._ask(RequestMade("precision", precision=BASELINE))
         yield from self._until(lambda: self._has_trial_steps(BASELINE), within=TRIAL_SHARE)
-        yield from self._ask(TraceRequest())
+        yield from self._ask(RequestMade("trace"))
         yield from self._until(lambda: self._evidence.window is not None, within=PROBE_SHARE)
         self._keep(BASELINE)
         # FP32 alone may have led to a loss or to weights that are not finite.
@@ -144,7 +134,7 @@ class Stages:
         if precision not in self._candidates:
             return
         self.doing = f"first steps in {precision_label(precision)}"
-        answer = yield from self._ask(PrecisionRequest(precision))
+        answer = yield from self._ask(RequestMade("precision", precision=precision))
         if isinstance(answer, RequestRefused):
             is_there = answer.reason != "unavailable"
             self._exclude(precision, Exclusion("failed" if is_there else "not here", detail=answer.detail))
@@ -157,16 +147,16 @@ class Stages:
         if (slowdown := self._slowdown(precision)) >= FAR_SLOWER:
             self._exclude(precision, Exclusion("slow", value=slowdown))
         elif self._fails(precision):
-            yield from self._ask(TraceRequest())
+            yield from self._ask(RequestMade("trace"))
             self._keep(precision)
             self._exclude(precision, Exclusion("trouble"))
-        yield from self._ask(PrecisionRequest(BASELINE))
+        yield from self._ask(RequestMade("precision", precision=BASELINE))
 
     def _compare(self) -> _Script:
         """Alternate until the intervals decide or the time is up; again if the loss scale collapsed."""
         self.doing = "alternating"
         while (sides := [BASELINE, *self._candidates])[1:] and "comparison" in self._view.accepts:
-            answer = yield from self._ask(ComparisonRequest(tuple(sides)))
+            answer = yield from self._ask(RequestMade("comparison", precisions=tuple(sides)))
             if isinstance(answer, RequestRefused):
                 self._evidence = self._evidence.lacking("comparison", answer.detail)
                 return
@@ -178,7 +168,7 @@ class Stages:
             yield from self._until(is_over)
             compared = self._view.compared
             if compared is not None and not compared.over:
-                yield from self._ask(ComparisonRequest())
+                yield from self._ask(RequestMade("comparison"))
             for name, why in (compared.failed if compared is not None else {}).items():
                 failed = Exclusion("failed", detail=f"its first step failed: {why}")
                 self._exclude(base_precision(name), failed)
@@ -191,17 +181,17 @@ class Stages:
             if precision not in LOW_PRECISIONS or self.seconds_left(PROBES_SHARE) <= 0:
                 continue
             self.doing = f"measuring gradients in {precision_label(precision)}"
-            yield from self._ask(PrecisionRequest(precision))
+            yield from self._ask(RequestMade("precision", precision=precision))
             yield from self._until(lambda: False, steps=MIN_TRIAL_STEPS)
             yield from self._probe(precision)
-        yield from self._ask(PrecisionRequest(BASELINE))
+        yield from self._ask(RequestMade("precision", precision=BASELINE))
 
     def _probe(self, precision: str) -> _Script:
         """X-ray, trace, and the gradients of a step in ``precision``; the factors of its products in FP8."""
-        yield from self._ask(XRayRequest())
-        yield from self._ask(TraceRequest())
+        yield from self._ask(RequestMade("x-ray"))
+        yield from self._ask(RequestMade("trace"))
         if precision == "fp8":
-            yield from self._ask(HistogramRequest())
+            yield from self._ask(RequestMade("histogram"))
 
         def is_measured() -> bool:
             step = self._view.numerics.measured_step
@@ -212,9 +202,9 @@ class Stages:
 
     # ------------------------------------------------------------------------ asking and waiting
 
-    def _ask(self, request: Request) -> Generator[None, None, Answer | None]:
+    def _ask(self, request: RequestMade) -> Generator[None, None, Answer | None]:
         """Ask, and wait for the answer; None if the run does not take such requests, or the time is up."""
-        kind = KINDS[type(request)]
+        kind = request.kind
         if kind not in self._view.accepts or self._asker is None:
             why = "" if self._view.run is None else self._view.run.refuses.get(kind, "")
             if why:
@@ -265,8 +255,8 @@ class Stages:
                 self._evidence = replace(self._evidence, lost_in=precision)
                 self.over = True
                 return True
-            asker.ask(PrecisionRequest(BASELINE))
-            asker.ask(PauseRequest(paused=False))
+            asker.ask(RequestMade("precision", precision=BASELINE))
+            asker.ask(RequestMade("pause", paused=False))
         return True
 
     # ---------------------------------------------------------------------------- what is known

@@ -17,7 +17,8 @@ from amptui.process.plain_lines import stdout_of
 from amptui.process.stop_signals import StopSignals
 from amptui.process.training import Training, leave_at_once, measure_training
 from amptui.recipe.request import BenchRequest, TrainRequest, parse_model
-from amptui.records.control import ComparisonRequest, Control, PauseRequest, StopRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.run import PRECISIONS
 from amptui.reports.bench.progress import Progress, comparison_parts
 from amptui.reports.bench.results import Bench, Measured, Plan, report_json, report_lines
@@ -106,16 +107,16 @@ def _measure(
             has_asked, able = True, plan.without(view.run.unsupported)
             too_few = nothing_to_compare(able, compiles=compiles)
             if too_few is None:
-                ask(ComparisonRequest(able.precisions, eager=compiles))
+                ask(RequestMade("comparison", precisions=able.precisions, eager=compiles))
             else:
-                ask(StopRequest("nothing to compare"))
-            ask(PauseRequest(paused=False))
+                ask(RequestMade("stop", reason="nothing to compare"))
+            ask(RequestMade("pause", paused=False))
         progress.warn(view)
         progress.show(_progress_words(view))
         if stop.stop_reason:
-            ask(StopRequest(stop.stop_reason))
+            ask(RequestMade("stop", reason=stop.stop_reason))
         elif view.compared is not None and view.compared.over:
-            ask(StopRequest("compared"))
+            ask(RequestMade("stop", reason="compared"))
 
     sides = len(plan.precisions) * (2 if compiles else 1)
     end = measure_training(
@@ -131,7 +132,7 @@ def _measure(
         ),
         parse_model(request.training.model),
         folder,
-        begin=lambda training: training.control.ask(PauseRequest(paused=True)),
+        begin=lambda training: training.control.ask(RequestMade("pause", paused=True)),
         poll=poll,
         hurried=lambda: stop.stop_reason is not None,
     )

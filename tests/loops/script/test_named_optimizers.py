@@ -12,7 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 
 import amptui
 from amptui import AmpMonitor
-from amptui.records.control import PrecisionRequest
+from amptui.records.answers import RequestMade
 from amptui.records.own_loop import OptimizerFollowed
 from amptui.records.run import PrecisionChanged, RunStarted
 from tests.builders import StepRow, of
@@ -224,9 +224,9 @@ def test_a_switch_waits_until_no_gradients_are_pending(runs: Path) -> None:
             for loss in gan.both_losses(step, monitor.autocast).values():
                 monitor.backward(loss)
             if step == 3:
-                ask(monitor, PrecisionRequest("fp32"))
+                ask(monitor, RequestMade("precision", precision="fp32"))
             if step == 5:
-                ask(monitor, PrecisionRequest("fp16"))
+                ask(monitor, RequestMade("precision", precision="fp16"))
             before = monitor.precision
             monitor.step("generator")
             assert monitor.precision == before
@@ -275,7 +275,7 @@ def test_a_step_with_passes_from_before_and_after_a_switch_ran_in_neither(runs: 
             gan.optimizers["generator"].zero_grad()
             add_gradients("generator", step)
             if step == 1:
-                ask(monitor, PrecisionRequest("bf16"))
+                ask(monitor, RequestMade("precision", precision="bf16"))
             monitor.step("generator")
             add_gradients("generator", step)
             assert monitor.precision == ("fp32" if step < 2 else "bf16")

@@ -8,7 +8,8 @@ import torch
 
 from amptui.device import accelerator
 from amptui.loops import setup
-from amptui.records.control import Control, XRayRequest
+from amptui.records.answers import RequestMade
+from amptui.records.control import Control
 from amptui.records.findings import XRayTaken
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import BlockFinished
@@ -46,7 +47,7 @@ def test_amp_with_a_loss_scale_is_the_default_and_switched_to() -> None:
 
 
 def test_an_xray_compares_gradients_without_float64_on_the_device() -> None:
-    (taken,) = log_of(prepare(Tiny(epochs=2), device="auto"), at={4: XRayRequest()}).of(XRayTaken)
+    (taken,) = log_of(prepare(Tiny(epochs=2), device="auto"), at={4: RequestMade("x-ray")}).of(XRayTaken)
     cosines = [layer.cosine for layer in taken.layers if layer.cosine is not None]
     assert cosines
     assert all(cosine > 0.9 for cosine in cosines)

@@ -2,23 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
 import pytest
 
-from amptui.records.answers import Answer, Refusal, RequestRefused, RequestTaken
-from amptui.records.control import (
-    KINDS,
-    ComparisonRequest,
-    PauseRequest,
-    PrecisionRequest,
-    Request,
-    XRayRequest,
-    record_of,
-)
+from amptui.records.answers import Answer, Refusal, RequestMade, RequestRefused, RequestTaken
 from amptui.records.findings import MemoryKind
 from amptui.records.run import PauseCause, PauseChanged
 from amptui.reports.advise.evidence import Evidence, candidates
@@ -44,7 +35,7 @@ class FakeRun:
     rounds_needed: int = 3
     weights_dtype: str = "float32"
     loss: float = 1.0
-    asked: list[Request] = field(default_factory=list)
+    asked: list[RequestMade] = field(default_factory=list)
     now: float = 0.0
     stop_reason: str | None = None
     precision: str = "fp32"
@@ -57,27 +48,26 @@ class FakeRun:
     def clock(self) -> float:
         return self.now
 
-    def ask(self, request: Request) -> int:
+    def ask(self, request: RequestMade) -> int:
         self.asked.append(request)
-        made = record_of(request, len(self.asked))
-        facts: dict[str, Any] = {"time": 0.0, "step": self.view.step, "request": made}
+        facts: dict[str, Any] = {"time": 0.0, "step": self.view.step, "request": request}
         answer: Answer = RequestTaken(**facts)
         match request:
-            case PrecisionRequest(precision) if precision in self.refused:
+            case RequestMade(kind="precision", precision=str(precision)) if precision in self.refused:
                 reason, detail = self.refused[precision]
                 answer = RequestRefused(**facts, reason=reason, detail=detail)
-            case PrecisionRequest(precision):
+            case RequestMade(kind="precision", precision=str(precision)):
                 self.session.fold([make_switch(self.view.step + 1, self.precision, precision)])
                 self.precision = precision
                 self._compare(())
-            case ComparisonRequest(precisions):
+            case RequestMade(kind="comparison", precisions=precisions):
                 self._compare(precisions)
-            case XRayRequest():
+            case RequestMade(kind="x-ray"):
                 self.session.fold([samples.xray(self.view.step, precision=self.precision)])
-            case PauseRequest(paused):
+            case RequestMade(kind="pause", paused=bool(paused)):
                 self.pause("", paused=paused)
         self.session.fold([answer])
-        return len(self.asked)
+        return request.number
 
     def pause(self, cause: PauseCause, *, paused: bool = True) -> None:
         self.session.fold([PauseChanged(time=0.0, step=self.view.step, paused=paused, cause=cause)])
@@ -102,8 +92,9 @@ class FakeRun:
         self.session.fold([samples.compared(self.view.step, rounds=rounds, rows=tuple(rows), over=over)])
 
 
-def short(request: Request) -> str:
-    return " ".join(map(str, (KINDS[type(request)], *astuple(request)[:1])))
+def short(request: RequestMade) -> str:
+    facts = request.precision, request.paused, request.precisions if request.kind == "comparison" else None
+    return " ".join(map(str, (request.kind, *(fact for fact in facts if fact is not None))))
 
 
 class Measured(NamedTuple):

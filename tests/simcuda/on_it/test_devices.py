@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from amptui import Data, DataRequest
 from amptui.data.sources import Arrays, Source
 from amptui.device.accelerator import enter_device
-from amptui.records.control import PrecisionRequest, StopRequest, TraceRequest, XRayRequest
+from amptui.records.answers import RequestMade
 from amptui.records.findings import Float16Window, MemoryBreakdown, ModulesTraced, XRayTaken
 from amptui.records.keeping import CheckpointWritten
 from amptui.records.run import EpochFinished, Note, PrecisionChanged
@@ -48,7 +48,7 @@ class Halved(Whole):
 def test_a_model_on_two_gpus_trains_and_is_looked_into_as_one(
     precision: str, clip_norm: float | None
 ) -> None:
-    asks: Asks = {10: TraceRequest(), 16: XRayRequest()}
+    asks: Asks = {10: RequestMade("trace"), 16: RequestMade("x-ray")}
     one, two = (
         run(each(), asks=asks, steps=60, precision=precision, clip_norm=clip_norm) for each in (Whole, Halved)
     )
@@ -73,7 +73,9 @@ def test_a_run_on_the_second_gpu_is_like_one_on_the_first() -> None:
     for name in ("cuda:0", "cuda:1"):
         enter_device(torch.device(name))
         try:
-            runs.append(run(Whole(), device=name, steps=20, asks={10: PrecisionRequest("fp16")}))
+            runs.append(
+                run(Whole(), device=name, steps=20, asks={10: RequestMade("precision", precision="fp16")})
+            )
         finally:
             enter_device(torch.device("cuda:0"))
     first, second = runs
@@ -119,9 +121,9 @@ class OnDefault(Small):
 @pytest.mark.parametrize("source", ["arrays", "loader"])
 def test_all_goes_on_as_without(source: Literal["arrays", "loader"], tmp_path: Path) -> None:
     asks: Asks = {
-        10: (TraceRequest(), PrecisionRequest("fp16")),
-        18: XRayRequest(),
-        33: StopRequest("the test"),
+        10: (RequestMade("trace"), RequestMade("precision", precision="fp16")),
+        18: RequestMade("x-ray"),
+        33: RequestMade("stop", reason="the test"),
     }
     experiment = OnDefault(source=source, samples=160)
     log = run(experiment, asks=asks, steps=50, checkpoints=tmp_path, every=10).log

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.records.control import ComparisonRequest, PrecisionRequest, TraceRequest, XRayRequest
+from amptui.records.answers import RequestMade
 from amptui.records.findings import Float8Layers, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records.run import PrecisionChanged
 from tests.simcuda.training import Asks, run
@@ -26,7 +26,7 @@ NOWHERE: Counter[str] = Counter()
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
 def test_no_float8_step_and_no_toggle_waits(recipe: str) -> None:
     order = ("fp8", "bf16", "fp8", "fp32", "fp8", "bf16")
-    asks = {5 * (i + 1): PrecisionRequest(name) for i, name in enumerate(order)}
+    asks = {5 * (i + 1): RequestMade("precision", precision=name) for i, name in enumerate(order)}
     trained = run(asks=asks, steps=40, precision="bf16", fp8_recipe=recipe)
     changes = [(record.step, record.current) for record in trained.log.of(PrecisionChanged)]
     assert changes == [(5 * (i + 1) + 1, name) for i, name in enumerate(order)]
@@ -38,7 +38,10 @@ def test_no_float8_step_and_no_toggle_waits(recipe: str) -> None:
 
 
 def test_no_comparison_and_no_trace_of_float8_waits() -> None:
-    asks: Asks = {20: TraceRequest(), 30: ComparisonRequest(("bf16", "fp8"))}
+    asks: Asks = {
+        20: RequestMade("trace"),
+        30: RequestMade("comparison", precisions=("bf16", "fp8")),
+    }
     trained = run(asks=asks, steps=145, precision="fp8")
     assert len(trained.log.of(ModulesTraced)) == 1
     assert [row.precision for row in trained.log.of(PrecisionsCompared)[-1].rows] == ["bf16", "fp8"]
@@ -46,7 +49,7 @@ def test_no_comparison_and_no_trace_of_float8_waits() -> None:
 
 
 def test_an_x_ray_of_float8_leaves_the_training_as_it_is() -> None:
-    looked = run(asks={10: XRayRequest()}, steps=20, precision="fp8")
+    looked = run(asks={10: RequestMade("x-ray")}, steps=20, precision="fp8")
     (x_ray,) = looked.log.of(XRayTaken)
     assert x_ray.precision == "fp8"
     assert losses(looked.log) == losses(run(steps=20, precision="fp8").log)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from amptui.device.readback import open_readback
-from amptui.records.control import StopRequest
+from amptui.records.answers import RequestMade
 from amptui.records.keeping import CheckpointWritten, KeepingChanged
 from amptui.records.run import EpochFinished
 from tests.builders import StepRow
@@ -73,7 +73,7 @@ def test_a_resumed_run_is_bit_equal_to_one_that_never_stopped(
     options: dict[str, Any] = {"steps": STEPS, "precision": precision, "clip_norm": clip_norm}
     options["device"] = "cuda"
     whole = run(Small(samples=160), **options)
-    asks = {STOP: StopRequest("the test")}
+    asks = {STOP: RequestMade("stop", reason="the test")}
     begun = run(Small(samples=160), asks=asks, checkpoints=tmp_path, **options)
     prepared, log = prepare(Small(samples=160), **options), Log()
     resume(prepared, tmp_path, log)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from amptui.device.failure import explain, is_device_lost
-from amptui.records.control import CheckpointRequest, PrecisionRequest, TraceRequest, XRayRequest
+from amptui.records.answers import RequestMade
 from amptui.records.run import Note, PrecisionChanged
 from tests.builders import StepRow
 from tests.simcuda import device
@@ -50,7 +50,7 @@ def without_memory(operator: int, asks: Asks, **options: Any) -> Trained | str:
 
 @cache
 def undisturbed(switched_to: str | None = None, *, after: int = STEP - 1, **options: Any) -> Trained:
-    asks: Asks = {} if switched_to is None else {after: PrecisionRequest(switched_to)}
+    asks: Asks = {} if switched_to is None else {after: RequestMade("precision", precision=switched_to)}
     return run(asks=asks, steps=STEPS, **options)
 
 
@@ -67,7 +67,7 @@ def check_went_on_as(trained: Trained, expected: Trained) -> None:
     [("fp16", 1.0, 3), pytest.param("fp32", None, 1, marks=pytest.mark.nightly)],
 )
 def test_only_what_a_training_needs_may_end_it(precision: str, clip_norm: float | None, every: int) -> None:
-    asks: Asks = {STEP - 1: TraceRequest()}
+    asks: Asks = {STEP - 1: RequestMade("trace")}
     options = {"precision": precision, "clip_norm": clip_norm}
     ended = set[str]()
     for operator in range(1, 71, every):
@@ -93,7 +93,7 @@ def test_a_precision_s_first_step_that_finds_no_memory_never_was(
     options = {"precision": precision, "clip_norm": clip_norm}
     came_back = 0
     for operator in range(1, 46):
-        found = without_memory(operator, {STEP - 1: PrecisionRequest(other)}, **options)
+        found = without_memory(operator, {STEP - 1: RequestMade("precision", precision=other)}, **options)
         if isinstance(found, str):
             assert found in MAY_FAIL
             continue
@@ -112,8 +112,13 @@ def test_a_precision_s_first_step_that_finds_no_memory_never_was(
 @pytest.mark.parametrize(
     ("asked", "precision"),
     [
-        *[(None, "fp32"), (TraceRequest(), "fp16"), (XRayRequest(), "fp32"), (CheckpointRequest(), "fp16")],
-        (PrecisionRequest("bf16"), "fp32"),
+        *[
+            (None, "fp32"),
+            (RequestMade("trace"), "fp16"),
+            (RequestMade("x-ray"), "fp32"),
+            (RequestMade("checkpoint"), "fp16"),
+        ],
+        (RequestMade("precision", precision="bf16"), "fp32"),
     ],
 )
 def test_a_kernel_that_fails_ends_the_run_with_one_line(asked: Any, precision: str, tmp_path: Path) -> None:

@@ -12,14 +12,7 @@ from torch.utils.data import DataLoader
 import amptui
 from amptui import Data, DataRequest
 from amptui.data.sources import Arrays
-from amptui.records.control import (
-    ComparisonRequest,
-    HistogramRequest,
-    PrecisionRequest,
-    Request,
-    TraceRequest,
-    XRayRequest,
-)
+from amptui.records.answers import RequestMade
 from amptui.records.findings import (
     Float16Window,
     ModulesTraced,
@@ -56,7 +49,7 @@ ORDER = ("fp16", "bf16", "fp32", "tf32", "ieee", "fp16", "fp32", "bf16", "ieee",
 
 
 def test_no_toggle_waits() -> None:
-    asks = {5 * (i + 1): PrecisionRequest(name) for i, name in enumerate(ORDER)}
+    asks = {5 * (i + 1): RequestMade("precision", precision=name) for i, name in enumerate(ORDER)}
     trained = run(asks=asks, steps=60)
     changes = [(record.step, record.current) for record in trained.log.of(PrecisionChanged)]
     assert changes == [(5 * (i + 1) + 1, name) for i, name in enumerate(ORDER)]
@@ -64,16 +57,17 @@ def test_no_toggle_waits() -> None:
 
 
 def test_no_comparison_waits() -> None:
-    trained = run(asks={5: ComparisonRequest(("fp32", "fp16", "bf16"))}, steps=120)
+    trained = run(asks={5: RequestMade("comparison", precisions=("fp32", "fp16", "bf16"))}, steps=120)
     assert len(trained.log.of(PrecisionsCompared)[-1].rows) == 3
     assert trained.marks.places() == NOWHERE
 
 
 @pytest.mark.parametrize(
-    ("request_", "answer"), [(TraceRequest(), ModulesTraced), (HistogramRequest(), Float16Window)]
+    ("request_", "answer"),
+    [(RequestMade("trace"), ModulesTraced), (RequestMade("histogram"), Float16Window)],
 )
 @PRECISIONS
-def test_no_trace_and_no_histogram_waits(precision: str, request_: Request, answer: Any) -> None:
+def test_no_trace_and_no_histogram_waits(precision: str, request_: RequestMade, answer: Any) -> None:
     trained = run(asks={20: request_}, steps=30, precision=precision)
     (found,) = [each for each in trained.log.of(answer) if each.step >= 21]
     assert answer is ModulesTraced or (found.squares or 0) > 0
@@ -82,7 +76,7 @@ def test_no_trace_and_no_histogram_waits(precision: str, request_: Request, answ
 
 @PRECISIONS
 def test_an_x_ray_waits_by_events_and_is_taken_where_waits_are_errors(precision: str) -> None:
-    trained = run(asks={20: XRayRequest()}, waits_are_errors=CHECKED, steps=25, precision=precision)
+    trained = run(asks={20: RequestMade("x-ray")}, waits_are_errors=CHECKED, steps=25, precision=precision)
     assert len(trained.log.of(XRayTaken)) == 1
     places = trained.marks.places()
     assert {place.partition(" ")[0] for place in places} == {"cudaEventSynchronize"}
@@ -104,7 +98,9 @@ class Unfused(Small):
     ("kind", "hint"), [("Adam", "build Adam with fused=True"), ("Adamax", "Adamax has no fused form")]
 )
 def test_an_optimizer_for_which_torch_waits_is_told_of_once(kind: Any, hint: str) -> None:
-    asks = {step: PrecisionRequest("fp32" if step == 15 else "fp16") for step in (10, 15, 20)}
+    asks = {
+        step: RequestMade("precision", precision="fp32" if step == 15 else "fp16") for step in (10, 15, 20)
+    }
     trained = run(Unfused(kind=kind), asks=asks, steps=25)
     (note,) = [each for each in trained.log.of(Note) if "waits for the GPU" in each.text]
     assert note.text.endswith(f"; {hint}")
@@ -169,7 +165,7 @@ def test_observing_adds_no_wait_and_sees_every_step(precision: str, runs: Path) 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_watching_adds_no_wait_in_any_precision(form: Form, runs: Path) -> None:
-    asks = {step: PrecisionRequest(name) for step, name in SWITCHES.items()}
+    asks = {step: RequestMade("precision", precision=name) for step, name in SWITCHES.items()}
 
     def before(step: int) -> None:
         torch.cuda.set_sync_debug_mode("default")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from amptui.records.control import REQUESTS, Control
+from amptui.records.answers import REQUEST_KINDS
+from amptui.records.control import Control
 from amptui.records.run import PauseChanged, Record, RunFailed
 from amptui.tui.keys import KEYS
 from amptui.tui.replay.player import Player
@@ -124,7 +125,7 @@ async def test_no_key_asks_anything_of_the_run(tmp_path: Path) -> None:
             await screen.press(press, "escape")
         control = screen.control
         assert control.stop_reason is None
-        assert [control.newest(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
+        assert [control.newest(kind) for kind in REQUEST_KINDS] == [None] * len(REQUEST_KINDS)
         assert not screen.has_left
 
 
