@@ -235,7 +235,7 @@ class EventLog:
 
     def add_skip(self, record: StepSkipped, scaler: ScalerWatch) -> None:
         """Add a skipped step; skips in a row, and harmless ones near each other, are one line."""
-        before, has_grown = scaler.skips_told, scaler.has_grown
+        before, has_grown = scaler.skips_told, scaler.counts.has_grown
         self._add_row(SkipRow(first=record, last=record, skips_before=before, scale_has_grown=has_grown))
 
     def add_nonfinite(self, record: NonFinite, precision: str | None) -> None:

@@ -345,7 +345,7 @@ class Optimizers:
         steps = self._by_name.get(name)
         if steps is None and len(self._by_name) < MAX_OPTIMIZERS:
             steps = self._by_name[name] = OptimizerSteps()
-            steps.scaler.growth_interval = self.first.scaler.growth_interval
+            steps.scaler.count(growth_interval=self.first.scaler.counts.growth_interval)
         self.is_left_out |= steps is None
         return steps
 

@@ -152,7 +152,7 @@ class Session:
             self._change(pending=())
         self._change(run=record)
         for steps in self._optimizers:
-            steps.scaler.growth_interval = record.growth_interval
+            steps.scaler.count(growth_interval=record.growth_interval)
         self._begin()
         self._log.add(record)
 
