@@ -14,24 +14,18 @@ Refusal = Literal["overruled", "unavailable", "comparison running", "failed"]
 tried and failed."""
 
 
-def _new_number() -> int:
-    """Python's own random numbers belong to the training."""
-    return int.from_bytes(os.urandom(6), "big")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMade:
     """Somebody asks for something. It is pending until its one answer comes, a stop until the run ends."""
 
     time: float = field(default_factory=time.time)
-    number: int = field(default_factory=_new_number)
-    """Drawn at random by whoever asks, who knows the answer by it."""
+    number: int = field(default_factory=lambda: int.from_bytes(os.urandom(6), "big"))
+    """Drawn at random by whoever asks, who knows the answer by it; Python's generator is the training's."""
     kind: RequestKind = field(kw_only=False)
     precision: str | None = None
     """What ``precision`` asks for."""
     precisions: tuple[str, ...] = ()
-    """What ``comparison`` alternates between, the first is the baseline; none of them ends the one that
-    runs."""
+    """What ``comparison`` alternates between, the baseline first; without any it ends the one that runs."""
     paused: bool | None = None
     """Whether ``pause`` asks to pause or to resume."""
     reason: str = ""
