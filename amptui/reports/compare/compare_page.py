@@ -55,7 +55,7 @@ def page(comparison: Compared) -> str:
         verdicts.append(words if finding.grade == "unknown" else verdict(finding.severity, "", words))
     verdicts += map(speed, comparison.contrasts)
     sign = Span(SEVERITY_SIGNS["warning"], "sign warning")
-    checks = [[sign, f" {check.words}"] for check in comparison.checks]
+    checks = [[sign, f" {text}"] for text in comparison.checks.values()]
     legend = [Span(f"{group.name}, {seeds(group)}", group.colour) for group in groups]
     legend += [Span(_LEGEND, "dots"), Span("× NaN or Inf", "nonfinite")]
     names = [Span(group.name, f"chip {group.colour}") for group in groups]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from amptui.records.run import RunFailed
 from amptui.reports.compare.groups import (
@@ -41,18 +41,6 @@ _CHECKS = {
 """By kind, with a place for the groups or runs that it is about."""
 
 
-class Check(NamedTuple):
-    """Something that limits what a comparison can say."""
-
-    kind: str
-    """One of ``_CHECKS``."""
-    words: str
-
-
-def _check(kind: str, *about: str) -> Check:
-    return Check(kind, _CHECKS[kind].format(", ".join(about)))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
     """A group against the first."""
@@ -81,7 +69,8 @@ class Compared:
     differences: Mapping[str, tuple[str, ...]]
     """The options that are not the same in all groups, with a value for each group."""
     contrasts: tuple[Contrast, ...]
-    checks: tuple[Check, ...]
+    checks: Mapping[str, str]
+    """What limits what the comparison can say, in words by kind."""
 
     def seconds_to_target(self, run: RunFigures) -> float | None:
         """Training time until the target was reached."""
@@ -113,7 +102,7 @@ def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Comp
         contrasts=tuple(
             _contrast(baseline, other, validation=validation, confidence=confidence) for other in others
         ),
-        checks=tuple(_checks(groups)),
+        checks=_checks(groups),
     )
 
 
@@ -223,14 +212,14 @@ def skipped_of(run: RunFigures) -> int:
 # ------------------------------------------------------------------------------------ checks
 
 
-def _checks(groups: Sequence[Group]) -> list[Check]:
+def _checks(groups: Sequence[Group]) -> dict[str, str]:
     runs = [run for group in groups for run in group.runs]
-    checks: list[Check] = []
+    about: dict[str, str] = {}
 
     def add(kind: str, values: Sequence[str]) -> None:
-        """A check of what each group has."""
+        """What each group has."""
         pairs = zip(groups, values, strict=True)
-        checks.append(_check(kind, "; ".join(f"{group.letter}: {value}" for group, value in pairs)))
+        about[kind] = "; ".join(f"{group.letter}: {value}" for group, value in pairs)
 
     if not _equally_long(runs) and not any(run.is_live for run in runs):
         samples = [sorted({run.samples for run in group.runs}) for group in groups]
@@ -246,7 +235,8 @@ def _checks(groups: Sequence[Group]) -> list[Check]:
         "unread": [f"{run.name} ({run.passed_over})" for run in runs if run.passed_over],
         "repeated seed": [group.letter for group in groups if len(group.seeds) < len(group.runs)],
     }
-    return checks + [_check(kind, *names) for kind, names in named.items() if names]
+    about |= {kind: ", ".join(names) for kind, names in named.items() if names}
+    return {kind: _CHECKS[kind].format(text) for kind, text in about.items()}
 
 
 def _equally_long(runs: Sequence[RunFigures]) -> bool:

@@ -281,7 +281,7 @@ def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
     words = ["", *how_measured(comparison)]
     if comparison.differences:
         words += ["", "what differs:", *(f"  {line}" for line in difference_lines(comparison))]
-    words += ["", *(f"note: {check.words}" for check in comparison.checks)]
+    words += ["", *(f"note: {text}" for text in comparison.checks.values())]
     words += [text for contrast in comparison.contrasts if (text := speed(contrast))]
     words += [] if comparison.contrasts else [ONE_GROUP]
     words += [long_words(contrast.finding) for contrast in comparison.contrasts]
@@ -318,7 +318,7 @@ def as_json(comparison: Compared) -> dict[str, Any]:
         "differences": {
             name: dict(zip(letters, values, strict=True)) for name, values in comparison.differences.items()
         },
-        "checks": [{"kind": check.kind, "text": check.words} for check in comparison.checks],
+        "checks": [{"kind": kind, "text": text} for kind, text in comparison.checks.items()],
     }
 
 
