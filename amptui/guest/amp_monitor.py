@@ -12,7 +12,6 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.guest.monitor import Monitor, checked_start, close_monitors_of
-from amptui.loops.script.loop_hooks import HOOKS
 from amptui.loops.script.script import Pairs, SwitchedAmp, WatchedScript, models_of, named_optimizers
 from amptui.loops.script.switched_optimizer import ComputeLoss, SwitchedOptimizer
 from amptui.recipe.precision import amp_of, unsupported_precisions
@@ -140,8 +139,6 @@ class AmpMonitor(Monitor):
         self._amp = script.amp
         self._optimizers = {pair.name: pair for pair in (script.first, *script.others)}
         self._clip_norm = clip_norm
-        self._in_autocast = False
-        """Whether the loss of the next pass was computed in :meth:`autocast`."""
         self._stepped: set[str] = set()
         """Optimizers that have stepped since the scale was updated."""
         super().__init__(script, start_step=start_step)
@@ -166,7 +163,6 @@ class AmpMonitor(Monitor):
         """The context for a forward pass and its loss in the current precision."""
         if self._stepped:
             self._begin_pass()
-        self._in_autocast = True
         return self._amp.autocast()
 
     def backward(self, loss: Tensor) -> None:
@@ -176,14 +172,9 @@ class AmpMonitor(Monitor):
         """
         if self._stepped:
             self._begin_pass()
-        scaler, loss, run = self._amp.scaler, loss.float(), self._run
-        if scaler.is_enabled():
-            scaler.scale(loss).backward()  # outside autocast: 65,536 does not exist in float16
-        elif run is None or not self._in_autocast:
-            loss.backward()
-        else:
-            HOOKS.run_backward(run.first, loss)
-        self._in_autocast = False
+        scaler, loss = self._amp.scaler, loss.float()
+        # Outside autocast: the scale of 65,536 does not exist in float16.
+        (scaler.scale(loss) if scaler.is_enabled() else loss).backward()
 
     def step(self, name: str = "") -> None:
         """Unscale and clip the gradients, update the weights unless they overflowed, zero the gradients.

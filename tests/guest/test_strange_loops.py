@@ -132,11 +132,40 @@ def a_step_within_the_pass(training: Training) -> Iterator[Row]:
 
 
 def gradients_cleared_before_the_step(training: Training) -> Iterator[Row]:
-    for batch in training.batches():
+    for number, batch in enumerate(training.batches()):
         training.loss(batch).backward()
-        training.optimizer.zero_grad()
+        training.optimizer.zero_grad(set_to_none=number != 1)
         training.optimizer.step()
         yield {"loss": None, "loss_form": "no backward"}
+
+
+def gradients_of_the_loop_s_own(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        training.loss(batch).backward()
+        for parameter, gradient in zip(training.parameters, training.gradients, strict=True):
+            parameter.grad = gradient.sign()
+        training.optimizer.step()
+        yield {"loss": None, "loss_form": "edited", "grad_norm": None}
+
+
+def several_passes_for_a_step(training: Training) -> Iterator[Row]:
+    for x, y in training.batches():
+        parts = [training.loss(part) for part in zip(x.split(2), y.split(2), strict=True)]
+        for loss in parts:
+            loss.backward()
+        training.optimizer.step()
+        yield {"loss": torch.stack(parts).sum().item(), "loss_form": "sum"}
+
+
+def passes_that_fail(training: Training) -> Iterator[Row]:
+    for batch in training.batches():
+        loss = training.loss(batch)
+        bad = (2 * loss).detach().requires_grad_() * torch.ones(2)
+        with pytest.raises(RuntimeError, match="scalar"):
+            bad.backward()
+        loss.backward()
+        training.optimizer.step()
+        yield {"loss": loss.item()}
 
 
 # ------------------------------------------------------------------------------- gradients and scales
@@ -267,6 +296,9 @@ def passes_within_a_pass(training: Training) -> Iterator[Row]:
         (an_adversarial_pass, {"model": deep_net}),
         (a_step_within_the_pass, {"model": lambda: nn.Linear(16, 1, bias=False)}),
         (gradients_cleared_before_the_step, {}),
+        (gradients_of_the_loop_s_own, {}),
+        (several_passes_for_a_step, {}),
+        (passes_that_fail, {}),
         (scaled_by_hand, {}),
         (divided_and_clipped, {}),
         (groups_added_later, {"optimizer": lambda parameters, lr: torch.optim.SGD(parameters[2:], lr=lr)}),

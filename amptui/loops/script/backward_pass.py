@@ -32,8 +32,6 @@ _COMPUTED_WORDS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32:
 _MARK: Any = "amptui_scaled"
 """The key in the metadata of a graph's node; torch's own anomaly mode writes there too."""
 
-_FLOAT32 = torch.float32
-
 _MAX_SEARCHED_NODES = 32
 """Between a scaled loss and what is backpropagated there are few operations."""
 
@@ -47,11 +45,6 @@ class ScaledLoss:
         self.scaler = weakref.ref(scaler)
         self.loss = loss.detach().clone()
         self.product = weakref.ref(product)
-
-
-def kept_loss(loss: Tensor) -> Tensor | float:
-    """A copy, since the script may change its own; a number if it is one in float32 on the host."""
-    return loss.item() if loss.dtype is _FLOAT32 and loss.is_cpu else loss.detach().clone()
 
 
 class BackwardPass:
@@ -224,6 +217,8 @@ _MAX_NODES = 20_000
 
 _NEAR_NODES = 8
 
+_FLOAT32 = torch.float32
+
 _MAX_SHAPES = 64
 """Graphs that are remembered. Of a loop with more, each of another size, they stand for all."""
 
@@ -272,7 +267,8 @@ class PassReader:
         is_usual = type(loss) is Tensor and not loss.dim()
         if is_usual and not self.has_scaled:  # loss.backward()
             backward, tensors = BackwardPass(), args[:1]
-            backward.loss, backward.is_plain = kept_loss(loss), True
+            is_known = loss.dtype is _FLOAT32 and loss.is_cpu
+            backward.loss, backward.is_plain = loss.item() if is_known else loss.detach().clone(), True
         elif is_usual and (mark := mark_of(loss.grad_fn)) is not None and mark.product() is loss:
             backward, tensors = BackwardPass(), args[:1]  # scaler.scale(loss).backward()
             backward.loss, backward.scaler = mark.loss, mark.scaler()

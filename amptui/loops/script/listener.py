@@ -45,10 +45,6 @@ class Listener:
     def layers_changed(self) -> None:
         """Layers of any model may multiply in another precision now."""
         self.layer_changes += 1
-        self.expect_unusual()
-
-    def expect_unusual(self) -> None:
-        """The next steps may be other than those before."""
         for account in self.accounts:
             account._usual_precision = ""
 

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._C import _current_graph_task_id
 from torch.amp.grad_scaler import GradScaler
 from torch.compiler import is_dynamo_compiling
@@ -70,22 +70,17 @@ class Patch:
         self._name = name
         self.is_removed = False
         self._is_own = name in vars(owner)
-        self.original: Callable[..., Any] = getattr(owner, name)
-        self._patched = around(self, self.original)
-        setattr(owner, name, wraps(self.original)(self._patched))
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether nobody has replaced ours."""
-        return getattr(self._owner, self._name) is self._patched
+        self._before: Callable[..., Any] = getattr(owner, name)
+        self._patched = around(self, self._before)
+        setattr(owner, name, wraps(self._before)(self._patched))
 
     def remove(self) -> None:
         """Put the function back; if somebody has replaced ours, theirs stays, and ours only passes on."""
         self.is_removed = True
-        if not self.is_in_place:
+        if getattr(self._owner, self._name) is not self._patched:
             return
         if self._is_own:
-            setattr(self._owner, self._name, self.original)
+            setattr(self._owner, self._name, self._before)
         else:
             delattr(self._owner, self._name)
 
@@ -112,8 +107,6 @@ class LoopHooks:
         self.reader = PassReader()
         self._pass: BackwardPass | None = None
         """The one that runs."""
-        self._backward: Patch
-        """That of ``torch.autograd.backward``, while hooks are in place."""
         self._patched_scalers: set[type] = {GradScaler}
 
     def add(self, loop: Listener) -> None:
@@ -157,7 +150,7 @@ class LoopHooks:
             not_compiled(method, calls=True)
         removals = self._removals
         try:
-            self._backward = self._patch(torch.autograd, "backward", self._around_backward)
+            self._patch(torch.autograd, "backward", self._around_backward)
             self._patch(torch.autocast, "__enter__", self._around_autocast)
             clip = self._around("before_clip", "after_clip")
             for owner, name in _CLIPPING:
@@ -181,10 +174,8 @@ class LoopHooks:
         while self._removals:
             self._removals.pop()()
 
-    def _patch(self, owner: Any, name: str, around: Around) -> Patch:
-        patch = Patch(owner, name, around)
-        self._removals.append(patch.remove)
-        return patch
+    def _patch(self, owner: Any, name: str, around: Around) -> None:
+        self._removals.append(Patch(owner, name, around).remove)
 
     def _patch_scaler(self, kind: type) -> None:
         for name, events in _SCALER_EVENTS.items():
@@ -257,23 +248,28 @@ class LoopHooks:
             try:
                 if is_dynamo_compiling() or patch.is_removed:
                     return run(*args, **kwargs)
-                begun, is_end_told = None, False
+                begun: BackwardPass | None = None
                 try:
                     is_inner = _current_graph_task_id() >= 0
                     if not is_inner and (get_ident() == self._usual_thread or self._may_tell()):
                         with self._lock:
                             begun = self._pass = self.reader.read(args, kwargs)
                             for account in self._accounts:
-                                is_end_told |= account.before(begun)
+                                account.before(begun)
                     else:
                         self._see_other(args, kwargs)
                 except BaseException as error:  # noqa: BLE001 - raised again if it is the script's
                     self._settle(error)
                 result = run(*args, **kwargs)
-                if begun is not None:
-                    self._pass = None
-                if is_end_told:
-                    self._end_pass()
+                if begun is None:
+                    return result
+                self._pass = None
+                try:
+                    with self._lock:
+                        for account in self._accounts:
+                            account.after()
+                except BaseException as error:  # noqa: BLE001 - as above
+                    self._settle(error)
                 return result
             except BaseException as error:
                 leave_traceback(error)
@@ -281,30 +277,6 @@ class LoopHooks:
 
         not_compiled(backward, calls=False)
         return backward
-
-    def _end_pass(self) -> None:
-        try:
-            with self._lock:
-                for account in self._accounts:
-                    account.after()
-        except BaseException as error:  # noqa: BLE001 - raised again if it is the script's
-            self._settle(error)
-
-    def run_backward(self, account: PassAccount, loss: Tensor) -> None:
-        """Run ``loss.backward()`` of a loop that tells its passes: of most nothing more is to be asked."""
-        begun: BackwardPass | None = None
-        try:
-            is_usual = not is_dynamo_compiling() and get_ident() == self._usual_thread
-            if is_usual and self._backward.is_in_place:
-                with self._lock:
-                    begun = self._pass = account.expected_pass(loss)
-        except BaseException as error:  # noqa: BLE001 - raised again if it is the script's
-            self._settle(error)
-        if begun is None:
-            loss.backward()
-        else:
-            self._backward.original(loss)
-            self._pass = None
 
     def _around_autocast(self, patch: Patch, enter: Callable[..., Any]) -> Callable[..., Any]:
         def entered(context: torch.autocast) -> Any:

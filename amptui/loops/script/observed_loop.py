@@ -117,7 +117,6 @@ class ObservedLoop(Listener):
 
     def _list_accounts(self) -> None:
         self.accounts = (*self.optimizers, *self.idle.values())
-        self.expect_unusual()
         HOOKS.refresh()
 
     def optimizer_built(self, optimizer: Optimizer, *_: object) -> None:

@@ -102,7 +102,7 @@ class ObservedOptimizer(PassAccount, Monitor):
         """Whether no step of this optimizer has ended."""
         is_another = self.takes_requests and self.keeper is not None and self.keeper.model is not model
         if self._optimizers > 1:
-            self.work_begins()
+            self._end_step()
             self._loop_step.is_timed, self._usual_precision = False, ""
             self._add_samples(self._fresh_samples.take())
             if self.keeper is not None:
@@ -238,10 +238,10 @@ class ObservedOptimizer(PassAccount, Monitor):
         if self._current is not None:
             self.after()  # a step in the middle of a backward pass
         if (witness := self.witness) is not None:
-            if not self._is_assumed:
+            gradient = witness.grad
+            is_same = gradient is self._witness_gradient
+            if gradient is None or not is_same or gradient._version != self._witness_version:
                 self.see_edits()
-            elif witness.grad is None or not self._usual_precision:
-                self.confirm_pass()
         if has_closure:
             self._in_step, self._usual_precision = True, ""
         if self.step < self.probes.updates.until:
@@ -441,7 +441,7 @@ class ObservedOptimizer(PassAccount, Monitor):
         else:
             self.send(loop_step)
             is_steady = self._is_steady and self.step >= self.probes.until and not self._step_lrs.on_device
-            if is_steady and is_known and passes.is_plain and self.is_alone and not self._loop.idle:
+            if is_steady and is_known and passes.is_plain:
                 self._usual_precision = passes.precision
         if self.step >= self._look_step or self._ended >= self._look_due:
             self._look()
@@ -453,11 +453,8 @@ class ObservedOptimizer(PassAccount, Monitor):
         assert loss is not None, "a plain pass has one"
         loop_step.number, loop_step.epoch, loop_step.ended = step, self.epoch, ended
         loop_step.precision, loop_step.lrs = backward.precision, self._step_lrs
-        fresh, samples = self._fresh_samples, self._trained_samples
-        if self._is_assumed:  # its end was not told
-            self._is_assumed, samples, fresh.samples, fresh.calls = False, fresh.samples, fresh.rest, 0
-        loop_step.samples = self._samples or samples or 0
-        self._ended, self._trained_samples, fresh.begins_step = ended, 0, True
+        loop_step.samples = self._samples or self._trained_samples or 0
+        self._ended, self._trained_samples, self._fresh_samples.begins_step = ended, 0, True
         backward.is_used, self.passes, self.witness, self._witness_gradient = True, [], None, None
         self._readback.push((loss,), loop_step, timed=True)
         if step >= self._look_step or ended >= self._look_due:

@@ -1,10 +1,9 @@
 """Which backward passes gave gradients to an optimizer's parameters, and which of these reach its step.
 
 A pass counts if it changed the gradient of any of the parameters: that is seen by looking at ``.grad`` before
-and after, at a few parameters as long as these tell, at all of them otherwise. Where a step was like the one
-before, its only pass is assumed to count, and looked for as its gradients are used. Passes whose gradients
-the loop clears before the step (an adversarial example, the first pass of SAM, a bad batch) do not count;
-those that would usually have made a step are told.
+and after, at a few parameters as long as these tell, at all of them otherwise. Passes whose gradients the
+loop clears before the step (an adversarial example, the first pass of SAM, a bad batch) do not count; those
+that would usually have made a step are told.
 """
 
 import weakref
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.loops.script.backward_pass import WEIGHTS_WORDS, BackwardPass, all_of, kept_loss
+from amptui.loops.script.backward_pass import WEIGHTS_WORDS, BackwardPass, all_of
 from amptui.monitor.step_rows import Step
 
 if TYPE_CHECKING:
@@ -66,7 +65,6 @@ class PassAccount:
         self._references: tuple[weakref.ref[Tensor], ...] = ()
         """To the parameters: they tell what the optimizer trained, once it is gone."""
         self._groups = -1
-        """As many as there were when the parameters were read."""
         self.weights_word = ""
         """The precision that the dtype of most weights' elements stands for; empty for float32."""
         self._dtype: torch.dtype | None = None
@@ -83,7 +81,6 @@ class PassAccount:
         self._usual_precision = ""
         """That of plain passes whose step is as the one before; empty once anything may be different."""
         self._parameters: tuple[Tensor, ...] = ()
-        self._param_groups: Sequence[object] = ()
         self._witnesses: tuple[Tensor, ...] = ()
         self._looked_at: tuple[Tensor, ...] = ()
         """Those of the parameters whose gradients tell whether a pass is for them."""
@@ -95,16 +92,12 @@ class PassAccount:
         """A parameter that has gradients of the passes so far, and these as they were last seen."""
         self._witness_gradient: Tensor | None = None
         self._witness_version = 0
-        self._is_assumed = False
-        """Whether nobody has looked yet for the gradients of the only pass."""
-        self._may_assume = True
-        """Whether every pass that was assumed to give some did."""
 
     def _reset(self) -> None:
         self.passes: list[BackwardPass] = []
         self._absence: LossForm = ""
         """Why there is no loss, whatever those of the passes are."""
-        self._is_edited = self._is_assumed = False
+        self._is_edited = False
         self.witness = self._witness_gradient = None
 
     @property
@@ -130,7 +123,7 @@ class PassAccount:
         optimizer = self._optimizer()
         if optimizer is None:
             return
-        groups = self._param_groups = optimizer.param_groups
+        groups = optimizer.param_groups
         self._groups = len(groups)
         self._parameters = tuple(p for group in groups for p in group["params"] if isinstance(p, Tensor))
         self._references = tuple(map(weakref.ref, self._parameters))
@@ -191,22 +184,15 @@ class PassAccount:
 
     # ------------------------------------------------------------------------------------- a pass
 
-    def before(self, backward: BackwardPass) -> bool:
-        """A pass begins: those before it do not count if their gradients were cleared meanwhile.
-
-        Returns whether its end is to be told. That of a plain pass is not where the step before was as the
-        one before it: whether its gradients are there is seen when they are used.
-        """
+    def before(self, backward: BackwardPass) -> None:
+        """A pass begins: those before it do not count if their gradients were cleared meanwhile."""
         if self.pending is not None:
             self.work_begins()
-        if self._is_assumed:
-            self.confirm_pass()
         if self.witness is not None and (dropped := self._find_cleared()) is not None:
             self.take_dropped(dropped)
-        if len(self._param_groups) != self._groups:
+        optimizer = self._optimizer()
+        if optimizer is not None and len(optimizer.param_groups) != self._groups:
             self.refresh()
-        if backward.is_plain and self._assume(backward):
-            return False
         self._current, self._seen = backward, (seen := self._looked_at)
         gradients: list[Tensor | None] = [*map(_gradient_of, seen)]
         self._gradients = self._versions = gradients
@@ -214,26 +200,6 @@ class PassAccount:
             if gradient is not None:  # they are added to
                 self._versions = [None if gradient is None else gradient._version for gradient in gradients]
                 break
-        return True
-
-    def _assume(self, backward: BackwardPass) -> bool:
-        """Count a plain pass that begins, if its step is to be as the one before; whether it is counted."""
-        if not (self._usual_precision and self._may_assume) or self.passes or self.pending is not None:
-            return False
-        witness = self._looked_at[0]
-        if witness.grad is not None or witness.dtype is not self._dtype:
-            return False
-        self.passes.append(backward)
-        self.witness, self._is_assumed = witness, True
-        return True
-
-    def expected_pass(self, loss: Tensor) -> BackwardPass | None:
-        """The pass of ``loss`` if it is as the one before; None if more has to be found out of it."""
-        if not self._usual_precision or type(loss) is not Tensor or loss.dim():
-            return None
-        backward = BackwardPass()
-        backward.loss, backward.precision, backward.is_plain = kept_loss(loss), self._usual_precision, True
-        return backward if self._assume(backward) else None
 
     def after(self) -> None:
         """The pass has ended: count it if it gave gradients to the parameters."""
@@ -268,18 +234,6 @@ class PassAccount:
         self.misses = 0
         self.after_pass(backward)
 
-    def confirm_pass(self) -> None:
-        """See whether the only pass gave gradients, as assumed; its end was not told."""
-        witness, self._is_assumed = self.witness, False
-        assert witness is not None, "one was chosen as the pass began"
-        self.after_pass(self.passes[0])
-        self._witness_gradient = gradient = witness.grad
-        if gradient is not None:
-            self._witness_version = gradient._version
-        elif (dropped := self._find_cleared()) is not None:
-            self._may_assume = False
-            self.take_dropped(dropped)
-
     def look_at(self, witness: Tensor) -> None:
         """Know the gradient there, as it is now, from one of the loop's own making."""
         self.witness, self._witness_gradient = witness, (gradient := witness.grad)
@@ -289,8 +243,6 @@ class PassAccount:
 
     def before_known_edit(self) -> None:
         """Gradients are about to be unscaled, clipped or used: the loop may have changed them itself."""
-        if self._is_assumed:
-            self.confirm_pass()
         witness = self.witness
         if witness is None or (gradient := witness.grad) is None or self.is_sharded:
             return
@@ -314,22 +266,14 @@ class PassAccount:
     # ---------------------------------------------------------------------------------- the step
 
     def see_edits(self) -> None:
-        """A step is about to use the gradients: see what the loop has done to them since the passes."""
-        witness = self.witness
-        assert witness is not None, "there is one after a pass"
-        gradient = witness.grad
-        is_same = gradient is self._witness_gradient
-        if gradient is None or not is_same or gradient._version != self._witness_version:
-            self.before_known_edit()
-            if (dropped := self._find_cleared(at_step=True)) is not None:
-                self.take_dropped(dropped)
+        """A step is about to use gradients that are not as the passes left them."""
+        self.before_known_edit()
+        if (dropped := self._find_cleared(at_step=True)) is not None:
+            self.take_dropped(dropped)
 
     def end_passes(self, *, is_scaled: bool = False) -> BackwardPass:
         """The step is made, by a scaler if ``is_scaled``: return its passes as one, and begin anew."""
         parts, self.passes = self.passes, []
-        if self._is_assumed:  # something in the step was not as usual
-            self._is_assumed = False
-            self.after_pass(parts[0])
         self.witness = self._witness_gradient = None
         passes = self._sum_up(parts)
         self._absence, self._is_edited, self._in_step = "", False, False
