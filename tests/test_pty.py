@@ -91,7 +91,6 @@ def test_ctrl_z_suspends_the_screen_in_a_shell_and_the_training_goes_on(command:
         drawn = terminal.written.count(b"suspend the screen")
         terminal.press("fg\n")
         terminal.wait_until(lambda: terminal.written.count(b"suspend the screen") > drawn)
-        terminal.press("?", until="overflow  a value above")
         terminal.press("?", until="d detach")
         terminal.press("d", until="to watch it again")
         wait_for_more(folder)

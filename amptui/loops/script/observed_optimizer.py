@@ -241,7 +241,7 @@ class ObservedOptimizer(PassAccount, Monitor):
             gradient = witness.grad
             is_same = gradient is self._witness_gradient
             if gradient is None or not is_same or gradient._version != self._witness_version:
-                self.see_edits()
+                self.check_gradients()
         if has_closure:
             self._in_step, self._usual_precision = True, ""
         if self.step < self.probes.updates.until:
@@ -420,7 +420,7 @@ class ObservedOptimizer(PassAccount, Monitor):
         if self._layer_changes != self._loop.layer_changes:
             self._look_at_layers()
         if not self._is_steady:
-            self._see_warm_up(loop_step)
+            self._count_warm_up(loop_step)
         is_plain = passes.precision in self._expected and not (passes.may_be_lower or self._has_float8)
         is_known = is_plain and not self.weights_word
         loop_step.precision = passes.precision if is_known else self._precision(passes)
@@ -460,7 +460,7 @@ class ObservedOptimizer(PassAccount, Monitor):
         if step >= self._look_step or ended >= self._look_due:
             self._look()
 
-    def _see_warm_up(self, loop_step: LoopStep) -> None:
+    def _count_warm_up(self, loop_step: LoopStep) -> None:
         """See whether the step is one of the warm-up."""
         loop_step.warming_up = warms_up = self._warm_up.begin_step()
         self._is_steady = not warms_up

@@ -265,7 +265,7 @@ class PassAccount:
 
     # ---------------------------------------------------------------------------------- the step
 
-    def see_edits(self) -> None:
+    def check_gradients(self) -> None:
         """A step is about to use gradients that are not as the passes left them."""
         self.before_known_edit()
         if (dropped := self._find_cleared(at_step=True)) is not None:

@@ -254,7 +254,7 @@ class SwitchedOptimizer(ObservedOptimizer):
             self._leave_probes()
         super().after_scaled_step(scaler, optimizer)
 
-    def _see_warm_up(self, loop_step: LoopStep) -> None:
+    def _count_warm_up(self, loop_step: LoopStep) -> None:
         """See whether the precision is warming up; what was measured in the step has succeeded in it."""
         step, switch = self.step, self.switch
         loop_step.warming_up = not switch.settled if self._in_attempt else switch.begin_step(step)
