@@ -45,6 +45,8 @@ class Training:
     ends: tuple[str, ...] = ()
     """The calls of the loss in which its processes end, by SIGTERM or SIGKILL: ``("term 5", "kill 9")``."""
     checkpoint_every: int | None = None
+    nproc: int | None = None
+    """So many ranks, each with batches of its own."""
 
     def experiment(self, **fields: Any) -> Recipe:
         options = {"epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.lr}
@@ -76,7 +78,8 @@ class Loop:
         self.data: Data = self.recipe.load_data(DataRequest(data_dir=Path("unused"), seed=training.seed))
         self.model = self.recipe.build_model()
         self.optimizer = self.recipe.build_optimizer(self.model)
-        batches = self.recipe.samples // self.recipe.batch_size
+        self.ranks = training.nproc or 1
+        batches = self.recipe.samples // (self.recipe.batch_size * self.ranks)
         if self.recipe.data not in ("arrays", "dataset", "stream"):
             batches = -(-self.recipe.samples // self.recipe.batch_size)
         self.batches_per_epoch = batches
@@ -142,28 +145,42 @@ class Loop:
 
     def update(self, precision: str, batches: Sequence[Batch], samples: Sequence[int]) -> Step:
         """Make it as PyTorch's own pages on AMP, accumulation and clipping do; the loss and the norm."""
-        scaler, dtype, scales = self.scaler, AUTOCAST.get(precision), precision == "fp16"
-        sums: dict[str, float | Tensor] = {}
-        self.optimizer.zero_grad()
-        for batch in batches:
-            with torch.autocast("cpu", dtype, enabled=dtype is not None):
-                parts = self.parts(batch)
-            for name, part in parts.items():
-                share = shared(part, len(batch[0]), samples)
-                if name == "loss":
-                    (scaler.scale(share) if scales else share).backward()
-                sums[name] = sums.get(name, 0.0) + share.detach()
-        known: Step = {name: float(value) for name, value in sums.items()}
+        scaler, scales, parameters = self.scaler, precision == "fp16", [*self.model.parameters()]
+        calls, losses, gradients = self.recipe.calls.count, list[dict[str, Tensor]](), list[list[Tensor]]()
+        for rank in range(self.ranks):  # one after another what they do at once
+            self.recipe.calls.count = calls
+            self.optimizer.zero_grad()
+            own = [(x.chunk(self.ranks)[rank], y.chunk(self.ranks)[rank]) for x, y in batches]
+            losses.append(self.backward(precision, own, samples))
+            gradients.append([p.grad / self.ranks for p in parameters if p.grad is not None])
+        if self.ranks > 1:
+            for parameter, *means in zip(parameters, *gradients, strict=True):
+                parameter.grad = torch.stack(means).sum(0)
+        known: Step = {name: float(sum(of[name] for of in losses)) / self.ranks for name in losses[0]}
         if scales:
             scaler.unscale_(self.optimizer)
         if (limit := self.training.clip_norm) is not None:
-            known["grad_norm"] = nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
+            known["grad_norm"] = nn.utils.clip_grad_norm_(parameters, limit).item()
         if scales:
             scaler.step(self.optimizer)
             scaler.update()
         else:
             self.optimizer.step()
         return known
+
+    def backward(self, precision: str, batches: Sequence[Batch], samples: Sequence[int]) -> dict[str, Tensor]:
+        """Add the gradients of a rank's batches; the sums of their losses."""
+        sums: dict[str, Tensor] = {}
+        dtype = AUTOCAST.get(precision)
+        for batch in batches:
+            with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                parts = self.parts(batch)
+            for name, part in parts.items():
+                share = shared(part, len(batch[0]) * self.ranks, samples)
+                if name == "loss":
+                    (self.scaler.scale(share) if precision == "fp16" else share).backward()
+                sums[name] = sums.get(name, torch.zeros(())) + share.detach()
+        return sums
 
     def parts(self, batch: Batch) -> dict[str, Tensor]:
         computed = self.recipe.loss(self.model, batch)

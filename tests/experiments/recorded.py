@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,10 @@ def _same(ours: Any, by_hand: Any) -> bool:
     return both_nan or bool(ours == by_hand)
 
 
-def order_of(folder: Path) -> list[list[int]]:
-    """The images of each training batch; of one that was made again after a restart, the last time's."""
-    lines = [line.split() for line in (folder / "trail").read_text().splitlines()]
-    by_call = {int(call): numbers for call, *numbers in lines}
-    return [[int(number) for number in by_call[call]] for call in sorted(by_call)]
+def order_of(folder: Path, ranks: int = 1) -> list[list[int]]:
+    """The images of each training batch, of all ranks; of one that was made again, the last time's."""
+    by_call: dict[int, list[list[int]]] = {}
+    for line in (folder / "trail").read_text().splitlines():
+        call, *numbers = map(int, line.split())
+        by_call.setdefault(call, []).append(numbers)
+    return [[*chain(*by_call[call][-ranks:])] for call in sorted(by_call)]

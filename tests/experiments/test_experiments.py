@@ -35,6 +35,8 @@ ALL: dict[str, Any] = {
     "validate_every": 2,
 }
 
+OF_RANKS = {"accumulate": 2, "clip_norm": 0.5, "epochs": 4, "schedule": "cosine", "validates": False}
+
 CI, TORCH = pytest.mark.ci, pytest.mark.torch
 
 EXPERIMENTS = [
@@ -87,6 +89,10 @@ EXPERIMENTS = [
     row("validation in epochs", validate_every=3, validation_batches=2),
     row("validation, stopped at its step", CI, validate_every=4, ends=("term 4", "term 5")),
     row("no validation", CI, validates=False),
+    # ------------------------------------------------------------------------------------ two ranks
+    row("two ranks", CI, nproc=2, validates=False),
+    row("two ranks in bf16", CI, nproc=2, precision="bf16", **OF_RANKS),
+    row("two ranks in fp16, skips", CI, TORCH, nproc=2, precision="fp16", spoilt="2,3", **OF_RANKS),
     # ---------------------------------------------------------------- trainings that end and are resumed
     row("stopped and resumed", ends=("term 5",), data="jitter", dropout=0.2),
     row("stopped twice", CI, precision="bf16", ends=("term 3", "term 11"), schedule="cosine", groups=True),
@@ -120,4 +126,5 @@ def test_the_command_line_trains_as_a_loop_by_hand(
         assert ended.returncode == STATUSES[end.partition(" ")[0]], ended.stderr.decode()
     # Of these amptui chooses the order: a permutation for each epoch.
     is_ours = training.recipe.get("data", "arrays") in ("arrays", "dataset")
-    assert_same_run(tmp_path, Loop(training, order=order_of(tmp_path) if is_ours else ()).run())
+    order = order_of(tmp_path, training.nproc or 1) if is_ours else ()
+    assert_same_run(tmp_path, Loop(training, order=order).run())
