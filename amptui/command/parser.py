@@ -297,14 +297,11 @@ def hand_over_webhook(url: str | None) -> None:
 
 
 def with_data(given: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a new training: a folder of data that was named has to have them. Raises UsageError."""
+    """The fields of a new training: a folder of data that was named has to have them."""
     from amptui.runs.rundir import default_data_dir
 
     if "data_dir" not in given:
         return given | {"data_dir": default_data_dir()}
-    if "data" not in given and not given["data_dir"].is_dir():
-        what = f"--data-dir {given['data_dir']} is not a folder"
-        raise UsageError(what, hint="correct the path, or create the folder and data is downloaded into it")
     return {"data": "real"} | given
 
 
@@ -322,6 +319,9 @@ def training_fields(options: argparse.Namespace) -> dict[str, Any]:
     values["settings"] = settings or None
     values["data_dir"] = options.data_dir and options.data_dir.absolute()
     given = {name: value for name, value in values.items() if value is not None}
+    if "data_dir" in given and "data" not in given and not given["data_dir"].is_dir():
+        what = f"--data-dir {given['data_dir']} is not a folder"
+        raise UsageError(what, hint="correct the path, or create the folder and data is downloaded into it")
     first = given.get("precision")
     if first in AMP_PRECISIONS and given.get("amp_precision", first) != first:
         what = f"AMP is to be {given['amp_precision']}, but the run starts in {first}"

@@ -268,6 +268,7 @@ def test_a_failing_model_is_a_traceback_and_one_line_and_status_1_and_its_steps_
     [
         ("bench --data-dir typo", 2, "typo is not a folder; correct the path, or create the folder"),
         ("train --data-dir typo", 2, "typo is not a folder; correct the path, or create the folder"),
+        ("train --resume --data-dir typo", 2, "typo is not a folder; correct the path, or create the folder"),
         ("train --data-dir sets", 1, "sets/MNIST/raw is damaged; delete it to download"),
         ("train --data-dir sets --data auto", 0, ""),
         ("train --data-dir typo --data synthetic", 0, ""),
