@@ -83,6 +83,7 @@ def evaluate():
             other(torch.ones(4, 16))
         tuple(p.sum().item() for p in other.parameters())
         torch.optim.SGD(copy.deepcopy(other).parameters(), lr=0.1)
+torch.optim.SGD(other.parameters(), lr=0.1)  # from the first one on steps are looked for
 with ThreadPoolExecutor() as threads:
     evaluated = threads.submit(evaluate)
     train(model, 0, 60)

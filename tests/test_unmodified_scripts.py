@@ -267,6 +267,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.timeout(300)  # eight processes import torch, one after another
 @pytest.mark.parametrize(
     "when", [pytest.param("before", marks=pytest.mark.ci), pytest.param("after", marks=pytest.mark.nightly)]
 )
