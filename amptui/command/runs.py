@@ -31,8 +31,7 @@ _SIGNALLED = 128
 def add_attach_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Show a live run. Leaving the screen does not stop it. HOST:RUN is a run on another machine that "
-        "you reach with `ssh HOST`, HOST: its newest live run; $AMPTUI_REMOTE_COMMAND starts amptui there. "
-        "If the connection is lost, amptui reconnects."
+        "you reach with `ssh HOST`, HOST: its newest live run; $AMPTUI_REMOTE_COMMAND starts amptui there."
     )
     add_shared(parser, "run", help=RUN_HELP.format("the newest live run"))
     add_shared(parser, "--quiet", "--fps")

@@ -7,13 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amptui.base import units
-from amptui.base.errors import RemoteError, RunFolderError, UsageError
+from amptui.base.errors import RunFolderError
 from amptui.base.text import one_line
 from amptui.records.answers import RequestMade, RequestRefused
 from amptui.records.run import FORM, Record, RunFailed, RunFinished
@@ -36,9 +35,6 @@ _LAST_RECORD_SECONDS = 10.0
 """How long a run may take, on a busy machine, to write its last record once its connections are closed."""
 
 _RECONNECT_SECONDS = 0.2
-
-_RETRY_SECONDS = 5.0
-"""The pause before each attempt to reach another machine again: it may refuse each after a moment."""
 
 _PIECE_BYTES = 1024**2
 """At most so much is folded at once; the system may buffer less."""
@@ -352,48 +348,21 @@ class RemoteFollower(Follower):
         from amptui.runs.remote import program_there
 
         super().__init__(ssh.connection, f"{remote.host}:{ssh.header.folder}")
-        self._remote = replace(remote, run=ssh.header.folder)
         self._ssh = ssh
-        self._is_unreachable = False
         self.host = remote.host
         self.attach_command = f"amptui attach {remote.argument(ssh.header.run)}"
         self.list_command = f"ssh {shlex.quote(remote.host)} {shlex.quote(f'{program_there()} runs')}"
 
     def connect_again(self) -> socket.socket | None:
-        """Connect again, as often as it takes.
-
-        Raises ``ProtocolError`` if the run has ended, or if ssh would have to ask the user.
-        """
-        from amptui.runs.remote import RefusedError, UnreachableError
-        from amptui.runs.remote import connect as connect_to_host
-
-        lost, self._is_unreachable = f"connection to {self.host} lost", True
-        self.waiting = f"{lost}; reconnecting"
-        self._ssh.close()
-        while self._pause(_RETRY_SECONDS):
-            try:
-                ssh = connect_to_host(self._remote, batch=True, given_up=lambda: self.left)
-            except (RemoteError, UsageError) as error:
-                if isinstance(error, UnreachableError) and not error.needs_user:
-                    self.waiting = f"{lost}; reconnecting ({error.cause})"
-                else:
-                    self._is_unreachable, self.waiting = not isinstance(error, UsageError | RefusedError), ""
-                    raise ProtocolError(str(error)) from error
-            else:
-                self._ssh, self._is_unreachable, self.waiting = ssh, False, ""
-                return ssh.connection
-        self.waiting = lost  # the screen has left
-        return None
+        """Raise ``ProtocolError``: ssh might have to ask the user, who sees a screen."""
+        self.waiting = f"connection to {self.host} lost"
+        raise ProtocolError(self.waiting)
 
     def is_live(self) -> bool:
-        return self._is_unreachable
+        return bool(self.waiting)
 
-    def _pause(self, seconds: float) -> bool:
-        """Wait so long; false at once if the screen has left."""
-        limit = time.monotonic() + seconds
-        while not self.left and time.monotonic() < limit:
-            time.sleep(min(_RECONNECT_SECONDS, seconds))
-        return not self.left
+    def lost_words(self, error: str) -> str:
+        return f"{error}; to watch the run again: {self.attach_command}" if self.waiting else error
 
     def close(self) -> None:
         """End ssh, once it has sent what the screen said last."""

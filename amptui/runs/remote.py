@@ -5,7 +5,6 @@ first line is a header, strict JSON; what follows is what the run and the screen
 """
 
 import json
-import math
 import os
 import re
 import shlex
@@ -13,8 +12,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -44,13 +41,6 @@ _OPTIONS = (
 )
 """For every connection, as scp has them but for the compression; all else is as the user configured it."""
 
-_BATCH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=15")
-
-_BATCH_SECONDS = 60.0
-"""How long ssh and HOST may take to answer if ssh may ask the user nothing."""
-
-_LOOK_SECONDS = 0.1
-
 _EXIT_SECONDS = 2.0
 """How long ssh may take to exit after it closed its output, or to send what a screen said last."""
 
@@ -73,9 +63,6 @@ _NOT_FOUND = 127
 _HOST_KEY = "Host key verification failed"
 """The last line of what ssh says of an unknown or changed key; the lines before it name the file."""
 
-_NEEDS_USER = ("Permission denied", _HOST_KEY)
-"""What ssh says if it would have to ask the user something."""
-
 _MARK = "amptui-relay"
 
 _HEADER_OPENING = f'{{"{_MARK}"'.encode("ascii")
@@ -87,22 +74,6 @@ _PIECE_BYTES = 64 * 1024
 def program_there() -> str:
     """How amptui starts on another machine."""
     return os.environ.get(COMMAND_VARIABLE, "") or "amptui"
-
-
-class UnreachableError(RemoteError):
-    """No connection to HOST now; ``needs_user`` if none is possible without asking the user."""
-
-    def __init__(self, host: str, why: str, *, needs_user: bool = False) -> None:
-        why = why.removesuffix(".")
-        hint = f"to see more: ssh {shlex.quote(printable(host))}" if _HOST_KEY in why else ""
-        super().__init__(f"cannot reach {host}: {why}", hint=hint)
-        self.cause = why.rpartition(": ")[2]
-        """The last part of why, as in ``connect to host 10.0.0.1 port 22: Connection refused``."""
-        self.needs_user = needs_user
-
-
-class RefusedError(RemoteError):
-    """HOST connects no run; the message is HOST's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,25 +144,23 @@ def read_header(line: bytes) -> Header | None:
 class Ssh:
     """One ssh process that runs a command on HOST, whose input and output are ``connection``.
 
-    ``batch``: ssh asks the user nothing. What ssh and the command write to standard error is kept, never
-    shown. Raises ``RemoteError`` where there is no ssh.
+    What ssh and the command write to standard error is kept, never shown. Raises ``RemoteError`` where there
+    is no ssh.
     """
 
     header: Header
     """What the relay wrote first, once :func:`connect` has read it."""
 
-    def __init__(self, remote: Remote, arguments: list[str], *, batch: bool) -> None:
+    def __init__(self, remote: Remote, arguments: list[str]) -> None:
         ssh = shutil.which("ssh")
         if ssh is None:
             raise RemoteError("there is no ssh here", hint="install OpenSSH's client")
         self.host = remote.host
-        self._limit_seconds = _BATCH_SECONDS if batch else math.inf
         command = " ".join([program_there(), *map(shlex.quote, arguments)])
-        options = [*_OPTIONS, *(_BATCH_OPTIONS if batch else ())]
         self.connection, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the host is no option: `remote_of`
-                [ssh, *options, remote.host, "--", command],
+                [ssh, *_OPTIONS, remote.host, "--", command],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.PIPE,
@@ -202,43 +171,34 @@ class Ssh:
             raise RemoteError(f"cannot start ssh: {printable(why)}") from error
         finally:
             theirs.close()
-        self.connection.settimeout(_LOOK_SECONDS)
         self._error_text = b""
         self._noise = b""
         # ssh, and later the run, never wait for what it says to be read.
         self._errors = threading.Thread(target=self._read_errors, name="amptui-ssh-errors", daemon=True)
         self._errors.start()
 
-    def read_header(self, given_up: Callable[[], bool]) -> Header:
+    def read_header(self) -> Header:
         """Wait for the relay's first line; raise ``RemoteError`` if there is none."""
-        limit = time.monotonic() + self._limit_seconds
-        while not given_up():
-            self._check_patience(limit)
-            with suppress(TimeoutError):
-                piece = self.connection.recv(_MAX_NOISE_BYTES, socket.MSG_PEEK)
-                if not piece:
-                    raise self.trouble()
-                end = piece.find(b"\n") + 1
-                # What comes before it is noise of the user's shell, what follows it is the run's.
-                self._noise += self.connection.recv(end or len(piece))
-                line = self._noise.rpartition(b"\n")[0].rpartition(b"\n")[2] if end else b""
-                if line and (header := read_header(line)) is not None:
-                    self.connection.settimeout(None)
-                    return header
-                if len(self._noise) > _MAX_NOISE_BYTES:
-                    what = f"{self.host} does not speak amptui's protocol: {self.last_error()}"
-                    raise RemoteError(what)
-        raise UnreachableError(self.host, "no answer yet")
+        while piece := self.connection.recv(_MAX_NOISE_BYTES, socket.MSG_PEEK):
+            end = piece.find(b"\n") + 1
+            # What comes before it is noise of the user's shell, what follows it is the run's.
+            self._noise += self.connection.recv(end or len(piece))
+            line = self._noise.rpartition(b"\n")[0].rpartition(b"\n")[2] if end else b""
+            if line and (header := read_header(line)) is not None:
+                return header
+            if len(self._noise) > _MAX_NOISE_BYTES:
+                raise RemoteError(f"{self.host} does not speak amptui's protocol: {self.last_error()}")
+        raise self.trouble()
 
-    def trouble(self) -> UnreachableError | RemoteError:
+    def trouble(self) -> RemoteError:
         """Why there is no connection, or no answer, once ssh has closed it."""
         status = self._wait(_EXIT_SECONDS)
         self._errors.join(_LAST_WORDS_SECONDS)
-        line = self.last_error()
+        line, see_more = self.last_error(), f"to see more: ssh {shlex.quote(printable(self.host))}"
         if status is None or status == _SSH_FAILED or status < 0:
             why = line or ("ssh closed the connection" if status is None else f"ssh {how_ended(status)}")
-            needs_user = any(words in why for words in _NEEDS_USER)
-            return UnreachableError(self.host, why, needs_user=needs_user)
+            hint = see_more if _HOST_KEY in why else ""
+            return RemoteError(f"cannot reach {self.host}: {why.removesuffix('.')}", hint=hint)
         if status == _NOT_FOUND or "not found" in line:
             hint = f"name it with {COMMAND_VARIABLE}, for example '~/venv/bin/amptui'"
             return RemoteError(f"{self.host} finds no amptui ({line or 'status 127'})", hint=hint)
@@ -246,7 +206,7 @@ class Ssh:
         exits = "a start-up file of its shell may exit; " if status == 0 else ""
         return RemoteError(
             f"{self.host} {how_ended(status)} without an answer: {line or 'no message'}",
-            hint=f"{exits}to see more: ssh {shlex.quote(printable(self.host))}",
+            hint=f"{exits}{see_more}",
         )
 
     def last_error(self) -> str:
@@ -269,11 +229,6 @@ class Ssh:
                 self._process.kill()
                 self._process.wait()
 
-    def _check_patience(self, limit: float) -> None:
-        """Raise an error if ``limit``, on the monotonic clock, is over."""
-        if time.monotonic() > limit:
-            raise UnreachableError(self.host, f"no answer for {self._limit_seconds:g} s")
-
     def _read_errors(self) -> None:
         assert self._process.stderr is not None, "a pipe"
         with self._process.stderr as errors:
@@ -288,18 +243,17 @@ class Ssh:
         return status
 
 
-def connect(remote: Remote, *, batch: bool = False, given_up: Callable[[], bool] = lambda: False) -> Ssh:
-    """Connect to the run; without ``batch``, ssh may ask for a password on the terminal.
+def connect(remote: Remote) -> Ssh:
+    """Connect to the run; ssh may ask for a password on the terminal.
 
-    Raises ``UnreachableError``, ``RefusedError`` with HOST's reason, or another ``RemoteError``;
-    ``UsageError`` if there is no such run. ``given_up`` ends the wait for HOST.
+    Raises ``RemoteError``, or ``UsageError`` if there is no such run.
     """
-    ssh = Ssh(remote, ["relay", "--", remote.run], batch=batch)
+    ssh = Ssh(remote, ["relay", "--", remote.run])
     try:
-        ssh.header = header = ssh.read_header(given_up)
+        ssh.header = header = ssh.read_header()
         if header.error:
             is_usage = header.status == UsageError.exit_status
-            raise (UsageError if is_usage else RefusedError)(f"{remote.host}: {header.error}")
+            raise (UsageError if is_usage else RemoteError)(f"{remote.host}: {header.error}")
     except BaseException:
         ssh.close()
         raise

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from amptui.base.errors import AmptuiError, RemoteError, UsageError
 from amptui.runs.remote import (
     Header,
-    RefusedError,
     Remote,
-    UnreachableError,
     connect,
     read_header,
     remote_of,
@@ -110,7 +108,7 @@ def relayed(**fields: object) -> str:
             UsageError,
             "box: no run 'x'; check the path",
         ),
-        (relayed(error="\x1b]0;title\x07 and\nmore", status=1), RefusedError, "box: ?]0;title? and more"),
+        (relayed(error="\x1b]0;title\x07 and\nmore", status=1), RemoteError, "box: ?]0;title? and more"),
         ("echo told >&2; exit 3", RemoteError, "box exited with status 3 without an answer: told"),
         ("true", RemoteError, "no message; a start-up file of its shell may exit; to see more: ssh box"),
         ("echo bye for now", RemoteError, "with status 0 without an answer: bye for now; a start-up file"),
@@ -120,10 +118,10 @@ def relayed(**fields: object) -> str:
             "name it with AMPTUI_REMOTE_COMMAND, for example '~/venv/bin/amptui'",
         ),
         ("head -c 100000 /dev/zero", RemoteError, "box does not speak amptui's protocol"),
-        ("echo refused: why >&2; exit 255", UnreachableError, "cannot reach box: refused: why"),
+        ("echo refused: why >&2; exit 255", RemoteError, "cannot reach box: refused: why"),
         (
             "echo lines >&2; echo Host key verification failed. >&2; exit 255",
-            UnreachableError,
+            RemoteError,
             "cannot reach box: Host key verification failed; to see more: ssh box",
         ),
     ],
@@ -133,20 +131,9 @@ def test_what_another_machine_answers_is_told_in_one_line(
 ) -> None:
     ssh(command)
     with pytest.raises(kind) as refused:
-        connect(BOX, batch=True)
+        connect(BOX)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert getattr(refused.value, "needs_user", False) == ("Host key" in told)
-
-
-def test_a_machine_that_hangs_is_not_waited_for_in_a_batch(
-    ssh: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ssh("exec sleep 600")
-    monkeypatch.setattr("amptui.runs.remote._BATCH_SECONDS", 0.2)
-    monkeypatch.setattr("amptui.runs.remote._EXIT_SECONDS", 0.1)
-    with pytest.raises(UnreachableError, match=r"cannot reach box: no answer for 0\.2 s"):
-        connect(BOX, batch=True)
 
 
 def test_without_ssh_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

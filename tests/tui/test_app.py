@@ -31,7 +31,7 @@ async def test_what_textual_draws_again_by_itself_is_the_newest_frame() -> None:
 @awaited
 async def test_keys_that_a_lost_connection_refuses_are_not_offered() -> None:
     away = threading.Event()
-    lost = "connection to box lost; reconnecting (Connection refused)"
+    lost = "the ranks are being started again"
     options = {"is_away": away.is_set, "why_silent": lambda: lost if away.is_set() else ""}
     async with watching(started(), *steps(3), size=(120, 40), **options) as screen:
         await screen.until(lambda: screen.footer.startswith(" p bf16  c compare  f float16"))
