@@ -151,28 +151,21 @@ def test_a_stop_waits_for_the_step_however_long_it_takes_and_says_so(
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("saves", [True, False], ids=["with a checkpoint", "without one"])
-def test_a_second_signal_or_the_stop_timeout_ends_the_run_in_its_step_and_says_what_is_lost(
-    *, saves: bool, lives: Lives, tmp_path: Path
+def test_a_second_signal_ends_the_run_in_its_step_and_says_what_is_lost(
+    lives: Lives, tmp_path: Path
 ) -> None:
-    option = ("--checkpoint-every", "1") if saves else ("--stop-timeout", "0.1")
-    with in_a_slow_step(lives, tmp_path, *option) as (process, run, _):
-        if saves:
-            wait_until(lambda: checkpoints_told(run), "no checkpoint was written")
+    with in_a_slow_step(lives, tmp_path, "--checkpoint-every", "1") as (process, run, _):
+        wait_until(lambda: checkpoints_told(run), "no checkpoint was written")
         process.send_signal(SIGTERM)
-        if saves:
-            wait_until(lambda: waits(run), "the first signal was not heeded")
-            process.send_signal(SIGINT)
-        assert process.wait(60) == (128 + SIGTERM if saves else 1)
+        wait_until(lambda: waits(run), "the first signal was not heeded")
+        process.send_signal(SIGINT)
+        assert process.wait(60) == 128 + SIGTERM
     last = records_of(run)[-1]
     assert isinstance(last, RunFailed)
     assert last.step == last_step(run) == 2
     assert last.error in lives.log.read_text()
-    if saves:
-        assert last.error.startswith("ended at once, in step 3: ")
-        assert f"; to resume from step {checkpoints_told(run)[-1]}: amptui train " in last.error
-    else:
-        assert "in step 3: steps 1 to 2 are lost, there is no checkpoint" in last.error
+    assert last.error.startswith("ended at once, in step 3: ")
+    assert f"; to resume from step {checkpoints_told(run)[-1]}: amptui train " in last.error
 
 
 def checkpoints_told(run: Path) -> list[int]:

@@ -14,7 +14,6 @@ from amptui.command.parser import (
     add_shared,
     count,
     hand_over_webhook,
-    positive_float,
     positive_int,
     precision,
     seconds_or_never,
@@ -104,13 +103,6 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         type=positive_int,
         metavar="N",
         help="also write a checkpoint every N steps (default: after each epoch and at the end)",
-    )
-    add(
-        "--stop-timeout",
-        type=positive_float,
-        metavar="SECONDS",
-        help="if a stopping run does not finish its step within SECONDS, end it without a checkpoint "
-        "(default: wait for the step)",
     )
     add(
         "--init-weights",

@@ -31,7 +31,7 @@ RANK_VARIABLE = "AMPTUI_RANK"
 _MAY_CHANGE = (
     *("epochs", "steps", "device", "checkpoint_every", "data_dir", "interactive"),
     *("cudnn_benchmark", "compile_mode", "save_weights", "workers", "nproc", "max_restarts"),
-    *("stop_timeout", "hang_timeout"),
+    "hang_timeout",
 )
 """What may change when a run is resumed: its length, devices and files, who watches, what speeds it up."""
 

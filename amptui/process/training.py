@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import math
 import os
 import signal
 import socket
@@ -71,7 +70,6 @@ class Training:
     ) -> None:
         request, self.run_dir, self._world = plan.request, plan.run_dir, world
         self._resume_command = partial(resume_command, plan.run_dir.path)
-        self._timeout_seconds = math.inf if request.stop_timeout is None else request.stop_timeout
         self._say = say
         self._has_ended = False
         """Whether the trainer has, or is given up."""
@@ -142,15 +140,14 @@ class Training:
     def wait(self, *, hurried: Callable[[], bool] = lambda: False) -> bool:
         """Wait for the trainer to stop; return whether it did.
 
-        For its step however long, unless somebody asks to end at once, or ``--stop-timeout`` limits that; but
-        not the time in which a checkpoint is written. While ``hurried()`` no longer than ``HURRIED_SECONDS``.
+        For its step however long, unless somebody asks to end at once; while ``hurried()`` no longer than
+        ``HURRIED_SECONDS``, but for the time in which a checkpoint is written.
         """
         began, last_words, thread = time.monotonic(), "", self.thread
         while not (self._has_ended or thread.join(POLL_SECONDS)):
             self._waited_seconds = time.monotonic() - began
-            limit = HURRIED_SECONDS if hurried() else self._timeout_seconds
-            without_others = self._waited_seconds >= RANKS_PATIENCE_SECONDS and not thread.others_are_there
-            is_late = self._waited_seconds >= limit or without_others
+            is_late = self._waited_seconds >= RANKS_PATIENCE_SECONDS and not thread.others_are_there
+            is_late |= self._waited_seconds >= HURRIED_SECONDS and hurried()
             if self.control.ends_at_once or (is_late and not thread.saving):
                 self._has_ended = True
                 return False

@@ -150,8 +150,6 @@ class TrainRequest:
     """Where checkpoints are kept; None keeps none."""
     checkpoint_every: int | None = None
     """Steps from one checkpoint to the next, besides those at each epoch's end."""
-    stop_timeout: float | None = None
-    """Seconds after which a run that was asked to stop is ended in the middle of its step; None waits."""
     resume: bool = False
     """Go on from the newest whole checkpoint in ``checkpoint_dir``."""
 
