@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from signal import SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSEGV, SIGTERM, SIGUSR1, SIGXCPU
+from signal import SIGHUP, SIGINT, SIGKILL, SIGSEGV, SIGTERM, SIGUSR1, SIGXCPU
 
 import pytest
 
@@ -179,7 +179,6 @@ SCREENS = (
     ("train", SIGTERM, 143, ENDS, "stopped after"),
     ("train", SIGUSR1, 128 + SIGUSR1, ENDS, "stopped after"),
     ("train", "closed", 129, GOES_ON, ""),
-    ("train", SIGQUIT, -SIGQUIT, GOES_ON, "to watch the run again: amptui attach"),
     ("attach", SIGINT, 130, GOES_ON, "training continues to watch it again: amptui attach"),
     ("attach", "closed", 129, GOES_ON, ""),
     ("run", "closed", 129, GOES_ON, ""),

@@ -1,6 +1,5 @@
 """Signals that stop a run: the first requests a clean end, the second one at once."""
 
-import faulthandler
 import os
 import signal
 import sys
@@ -31,8 +30,6 @@ _SCHEDULERS = ("SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM", "SIGVTALRM", "SIGPROF
 
 BY_SCHEDULER = tuple(signal.Signals[name] for name in _SCHEDULERS if name in signal.Signals.__members__)
 """Sent by batch systems, limits and timers before they kill, perhaps twice, perhaps to all processes."""
-
-_FATAL = (signal.SIGQUIT, signal.SIGABRT)
 
 HEEDED = (signal.SIGHUP, *_BY_HAND, *BY_SCHEDULER)
 """What is blocked until it can be handled."""
@@ -105,9 +102,9 @@ class StopSignals:
     The second SIGINT or SIGTERM exits at once. With ``closes``, ``ask`` gets a request to stop at once
     instead, the process exits by itself within ``AT_ONCE_SECONDS``, and the third one exits before that.
 
-    ``restore_terminal`` is called before the process exits at once, or dies of SIGQUIT or SIGABRT; it may run
-    in a signal handler. A signal that was ignored at the start stays ignored, as nohup requires. Those of
-    `BY_SCHEDULER` that have a handler keep it.
+    ``restore_terminal`` is called before the process exits at once; it may run in a signal handler. A signal
+    that was ignored at the start stays ignored, as nohup requires. Those of `BY_SCHEDULER` that have a
+    handler keep it.
     """
 
     def __init__(
@@ -136,11 +133,6 @@ class StopSignals:
         for number in BY_SCHEDULER:
             if signal.getsignal(number) is signal.SIG_DFL:
                 self._catch(number, self._ask)
-        if self._restore_terminal is not None:
-            for number in _FATAL:
-                # faulthandler's traceback of an abort is worth more than a restored terminal.
-                if number != signal.SIGABRT or not faulthandler.is_enabled():
-                    self._catch(number, self._die)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
         return self
 
@@ -165,7 +157,9 @@ class StopSignals:
         if os.getpid() == self._pid:
             return True
         if number == signal.SIGTERM:
-            _die_of(number)
+            signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
+            os.kill(os.getpid(), number)
         return False
 
     def _hang_up(self, number: int, _frame: FrameType | None) -> None:
@@ -193,23 +187,11 @@ class StopSignals:
         self._last_resort.daemon = True
         self._last_resort.start()
 
-    def _die(self, number: int, _frame: FrameType | None) -> None:
-        if self._restore_terminal is not None and os.getpid() == self._pid:
-            self._restore_terminal()
-        _die_of(number)
-
     def _leave(self, number: int = 0) -> None:
         if self._restore_terminal is not None:
             self._restore_terminal()
         # A second signal may interrupt the handler of the first before that has noted its own.
         _leave_at_once(128 + (self.received or number))
-
-
-def _die_of(number: int) -> None:
-    """Apply the signal's default action, including its core dump."""
-    signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
-    os.kill(os.getpid(), number)
 
 
 def show(

@@ -30,7 +30,7 @@ def end_of(program: str, *, prelude: str = "") -> tuple[list[str], int]:
 
 
 SENDS = """
-with StopSignals(control.ask) as signals:
+with StopSignals(control.ask, restore_terminal=lambda: say("restored")) as signals:
     for number in ({numbers}):
         os.kill(os.getpid(), number)
         say(signals.received, control.stop_reason)
@@ -45,11 +45,11 @@ OWN_HANDLER = "import signal; signal.signal(signal.SIGUSR1, lambda *_: None)\n"
 @pytest.mark.parametrize(
     ("numbers", "prelude", "asked", "status"),
     [
-        ("SIGINT, SIGINT", "", ["2 SIGINT"], 130),
-        ("SIGHUP, SIGHUP", "", ["1 SIGHUP"], 129),
-        ("SIGTERM, SIGINT", "", ["15 SIGTERM"], 143),
+        ("SIGINT, SIGINT", "", ["2 SIGINT", "restored"], 130),
+        ("SIGHUP, SIGHUP", "", ["1 SIGHUP", "restored"], 129),
+        ("SIGTERM, SIGINT", "", ["15 SIGTERM", "restored"], 143),
         ("SIGUSR1, SIGUSR1, SIGXCPU", "", ["10 SIGUSR1"] * 3, 0),
-        ("SIGUSR1, SIGTERM, SIGTERM", "", ["10 SIGUSR1"] * 2, 138),
+        ("SIGUSR1, SIGTERM, SIGTERM", "", [*["10 SIGUSR1"] * 2, "restored"], 138),
         ("SIGHUP, SIGHUP, SIGTERM", IGNORING, ["None None"] * 2 + ["15 SIGTERM"], 0),
         ("SIGUSR1, SIGUSR2", OWN_HANDLER, ["None None", "12 SIGUSR2"], 0),
     ],
