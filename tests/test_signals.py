@@ -151,9 +151,7 @@ def test_a_stop_waits_for_the_step_however_long_it_takes_and_says_so(
 
 
 @pytest.mark.ci
-def test_a_second_signal_ends_the_run_in_its_step_and_says_what_is_lost(
-    lives: Lives, tmp_path: Path
-) -> None:
+def test_a_second_signal_ends_the_run_in_its_step_and_says_what_is_lost(lives: Lives, tmp_path: Path) -> None:
     with in_a_slow_step(lives, tmp_path, "--checkpoint-every", "1") as (process, run, _):
         wait_until(lambda: checkpoints_told(run), "no checkpoint was written")
         process.send_signal(SIGTERM)

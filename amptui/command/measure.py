@@ -22,7 +22,6 @@ from amptui.recipe.request import (
     ADVISE_LOSS_STEPS,
     ADVISE_MINUTES,
     AdviseRequest,
-    BenchRequest,
     TrainRequest,
     option_of,
 )
@@ -72,7 +71,7 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_advise(options: argparse.Namespace) -> int:
-    from amptui.reports.advise.advise_command import advise
+    from amptui.reports.advise.measuring import advise
 
     take_url()  # the scripts that are started here are no runs of anybody's
     given, names = training_fields(options), options.precisions
@@ -138,15 +137,14 @@ def run_bench(options: argparse.Namespace) -> int:
 
     given = training_fields(options)
     del given["batch_size"]
-    training = TrainRequest(**with_data(given))
-    request = BenchRequest(
-        training=training,
+    return bench(
+        TrainRequest(**with_data(given)),
         precisions=options.precisions,
         batch_sizes=options.batch_size,
         rounds=options.rounds,
         run_dir=options.run_dir,
+        json=options.json,
     )
-    return bench(request, json=options.json)
 
 
 def add_doctor_options(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,7 +29,7 @@ from amptui.process.plan import RANK_VARIABLE, Plan
 from amptui.process.recording import Listener, Recording
 from amptui.process.stop_signals import StopSignals
 from amptui.ranks.world import World
-from amptui.recipe.request import ModelSpec, TrainRequest
+from amptui.recipe.request import TrainRequest, parse_model
 from amptui.records.control import Control, tell_nobody
 from amptui.records.run import Note, PhaseChanged, Record, RunFailed
 from amptui.runs import protocol
@@ -288,36 +287,26 @@ def run_training(plan: Plan, viewer: socket.socket | None = None, *, world: Worl
             raise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingEnd:
-    """How a training ended, and all that is known of it."""
-
-    view: SessionView
-    error: AmptuiError | None
-    """What ended it early."""
-    hangs: bool
-    """The trainer did not stop when asked: this process can train no more."""
-
-
 def measure_training(
     request: TrainRequest,
-    spec: ModelSpec,
     folder: Path,
     *,
     begin: Callable[[Training], object] = lambda _training: None,
     poll: Callable[[Training], object],
     hurried: Callable[[], bool],
     poll_seconds: float = POLL_SECONDS,
-) -> TrainingEnd:
+) -> tuple[SessionView, AmptuiError | None, bool]:
     """Train in ``folder`` until ``poll``, called now and then, asks for a stop, or the run ends.
 
-    ``begin`` is called before the trainer starts; while ``hurried()``, a trainer that was asked to stop is
-    not waited for long. Its memory is free afterwards. Raises RunFolderError.
+    Returns all that is known of it, what ended it early, and whether its trainer hangs, so that this process
+    can train no more. ``begin`` is called before the trainer starts; while ``hurried()``, a trainer that was
+    asked to stop is not waited for long. Its memory is free afterwards. Raises RunFolderError.
     """
     from amptui.device.accelerator import default_device, empty_cache
     from amptui.recipe.precision import Tf32Flags
 
     flags = Tf32Flags.current()
+    spec = parse_model(request.model)
     with Training(Plan(request, spec, create_run_dir(folder, spec.name))) as training:
         begin(training)
         training.start()
@@ -332,7 +321,7 @@ def measure_training(
     del training
     gc.collect()
     empty_cache(default_device())
-    return TrainingEnd(view=view, error=error, hangs=not in_time)
+    return view, error, not in_time
 
 
 def leave_at_once(status: int) -> NoReturn:

@@ -174,22 +174,6 @@ def option_of(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchRequest:
-    """One training's precisions side by side, at one batch size or several."""
-
-    training: TrainRequest
-    """What is trained; its precision and batch size are set for each measurement."""
-    precisions: tuple[str, ...] | None = None
-    """The first is what the others are compared with; None is all that pay to be looked at here."""
-    batch_sizes: tuple[int | None, ...] = (None,)
-    """Measured one after the other; None is the experiment's own."""
-    rounds: int | None = None
-    """Rounds at most, each with a block of steps of every precision; None leaves that to the intervals."""
-    run_dir: Path | None = None
-    """Where the runs are kept; None keeps none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AdviseRequest:
     """What a recommendation is asked for: a model as ``training`` has it, or a script."""
 

@@ -1,9 +1,10 @@
 """What was measured of each precision, and what was not: the facts that a recommendation follows from."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
+from amptui.base.errors import AmptuiError, ExperimentError
 from amptui.diagnosis.amp_answer import AmpAnswer, Worth, amp_answer
 from amptui.records.findings import Float16Window, PrecisionMeasured
 from amptui.records.own_loop import OTHER_PRECISIONS
@@ -12,7 +13,7 @@ from amptui.reports.advise.loss_race import LossRace
 from amptui.telemetry.comparison import judge_speed
 from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.health import judge_window
-from amptui.telemetry.view import NumericsView, SessionView
+from amptui.telemetry.view import EMPTY_VIEW, NumericsView, SessionView
 
 CANDIDATES = ("bf16", "fp16", "fp8", "tf32")
 """What FP32 is compared with, in this order."""
@@ -32,27 +33,31 @@ class Exclusion:
     """Of ``slow``: its step time by the baseline's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Evidence:
-    """All that one measurement has found."""
+    """All that one measurement has found so far."""
 
-    view: SessionView
+    view: SessionView = EMPTY_VIEW
     """The newest."""
-    numerics: Mapping[str, NumericsView] = field(default_factory=dict)
+    numerics: dict[str, NumericsView] = field(default_factory=dict)
     """By precision, as of the last step that was looked into in it."""
     window: Float16Window | None = None
     """The newest float16 histogram of a step that did not run in float16."""
-    exclusions: Mapping[str, Exclusion] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
-    """What could not be measured, by its name, with the reason."""
+    exclusions: dict[str, Exclusion] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    """What could not be measured, by its name, with the first reason."""
     lost_in: str = ""
     """The precision in which weights became NaN or Inf."""
     race: LossRace | None = None
     """The losses from the same start."""
 
-    def lacking(self, what: str, why: str) -> "Evidence":
-        """The same, and that something could not be measured; the first reason counts."""
-        return replace(self, missing={what: why, **self.missing})
+    @property
+    def failure(self) -> AmptuiError | None:
+        """That the weights were lost in FP32, which no other precision repairs; None if they were not."""
+        if self.lost_in != "fp32":
+            return None
+        reason = self.view.pause_reason or "the loss is not finite"
+        return ExperimentError(f"in FP32, {reason}", hint="use a smaller learning rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,7 @@ class Candidate:
         return state if state in get_args(Worth) else "unknown"  # type: ignore[return-value]
 
 
-def candidates(evidence: Evidence, precisions: tuple[str, ...]) -> tuple[Candidate, ...]:
+def candidates(evidence: Evidence, precisions: Sequence[str]) -> tuple[Candidate, ...]:
     """One for each of ``precisions``, FP32 not among them."""
     options, race = [], evidence.race
     for precision in precisions:

@@ -1,5 +1,6 @@
-"""Measures a model: one training that is asked for each stage, then the losses from the same start.
+"""The command: measures a model or a script, and prints what to use.
 
+A model is measured in one training that is asked for each stage, then in the losses from the same start.
 Nothing is kept: the folder of each training is a temporary one, and no weights leave this process.
 """
 
@@ -8,26 +9,29 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from signal import SIGINT
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from amptui.base import units
-from amptui.base.errors import AmptuiError, DeviceLostError, ExperimentError
-from amptui.diagnosis.activity import phase_words
+from amptui.base import strictjson
+from amptui.base.errors import AmptuiError, DeviceLostError
+from amptui.base.prompt import complain, put, say
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.labels import precision_label
 from amptui.monitor.ab_test import MAX_ROUNDS
-from amptui.process.training import Training, TrainingEnd, measure_training
+from amptui.process.plain_lines import stdout_of
+from amptui.process.stop_signals import StopSignals
+from amptui.process.training import Training, leave_at_once, measure_training
 from amptui.recipe.request import AdviseRequest, TrainRequest, parse_model
 from amptui.records.answers import RequestMade
 from amptui.records.control import Control
 from amptui.records.run import LOW_PRECISIONS, base_precision
+from amptui.reports.advise.advice_report import recommendation, report_json, report_lines
 from amptui.reports.advise.evidence import CANDIDATES, Evidence, Exclusion, step_seconds, view_of
 from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
-from amptui.reports.advise.stages import BASELINE, Stages
-from amptui.reports.bench.measure import device_of, slow_on_cpu
-from amptui.reports.bench.progress import Progress, comparison_parts
+from amptui.reports.advise.stages import BASELINE, Stages, show_stages
+from amptui.reports.bench.measure import Progress, device_of, slow_on_cpu
 from amptui.reports.compare.trace import MEAN_STEPS
 from amptui.telemetry.view import SessionView
 
@@ -35,6 +39,45 @@ _LOOK_SECONDS = 0.1
 
 _MIN_STEPS = MAX_ROUNDS * 6 * 200
 """The training goes on for more steps than any measurement takes, so that a schedule does not end it."""
+
+
+_INTERRUPTED = "interrupted before anything was measured"
+
+
+def advise(request: AdviseRequest, *, json: bool) -> int:
+    """Measure, print the recommendation, and return the exit status.
+
+    0 if there is one, 1 if the model fails or nothing could be measured, 128 + the number of the signal that
+    ended it. With ``json`` standard output is one JSON object, or nothing if the model fails. Raises
+    ``UsageError`` for what is not there, and other ``AmptuiError`` for what cannot be done here.
+    """
+    measure = measure_model
+    if request.script:
+        from amptui.reports.advise.script_trial import measure_script as measure
+    stop = Control()
+    with stdout_of(json=json) as out, StopSignals(stop.ask, closes=True) as signals:
+        try:
+            evidence, error, hangs = measure(request, stop)
+        except KeyboardInterrupt:
+            complain(_INTERRUPTED)
+            return 128 + (signals.received or SIGINT)
+        result = recommendation(request, evidence, interrupted=signals.received is not None)
+        status = 0 if result.advice.precision is not None else 1
+        if signals.received:
+            status = 128 + signals.received
+        elif error is not None:
+            status = error.exit_status
+            complain(str(error))
+        if evidence.view.step and (error is None or evidence.view.compared is not None):
+            if json:
+                put(strictjson.line(report_json(result)), out)
+            else:
+                say(*report_lines(result), out=out)
+        elif signals.received:
+            complain(_INTERRUPTED)
+    if hangs or isinstance(error, DeviceLostError):
+        leave_at_once(status or 1)
+    return status
 
 
 def measure_model(request: AdviseRequest, stop: Control) -> tuple[Evidence, AmptuiError | None, bool]:
@@ -59,36 +102,38 @@ class _Measurer:
 
     def measure(self) -> Evidence:
         """Measure FP32 beside the others, once more without one that ends the training; then the losses."""
-        remaining, excluded = list(self._request.precisions or CANDIDATES), dict[str, Exclusion]()
-        is_on_cpu = device_of(self._request.training).type == "cpu"
+        precisions, excluded = self._request.precisions or CANDIDATES, dict[str, Exclusion]()
+        is_on_cpu = device_of(self._request.training.device).type == "cpu"
         slow = slow_on_cpu() if is_on_cpu and self._request.precisions is None else {}
         training = replace(self._request.training, precision=BASELINE, min_steps=_MIN_STEPS, interactive=True)
         while True:
-            stages = Stages(remaining, seconds=self._request.minutes * 60, slow_on_cpu=slow)
-            end = self._train(training, stages)
+            seconds = self._request.minutes * 60
+            stages = Stages(precisions, seconds=seconds, slow_on_cpu=slow, excluded=excluded)
+            view = self._train(training, stages)
             evidence = stages.evidence
-            evidence = replace(evidence, exclusions={**excluded, **evidence.exclusions})
             # The precision without which the measurement can be made again, if it need be and can be.
             culprit = evidence.lost_in
-            if not culprit and end.error is not None:
-                is_over = end.hangs or isinstance(end.error, DeviceLostError)
-                culprit = "" if is_over else base_precision(end.view.precision or "")
-            if culprit not in remaining or self._stop.stop_reason:
-                self.error = self.error or failure(evidence)
+            if not culprit and self.error is not None and not self._cannot_train:
+                culprit = base_precision(view.precision or "")
+            if culprit not in precisions or culprit in excluded or self._stop.stop_reason:
+                self.error = self.error or evidence.failure
                 break
-            why = Exclusion("failed", detail=str(end.error))
+            why = Exclusion("failed", detail=str(self.error))
             if evidence.lost_in == culprit:
                 why = Exclusion("weights lost")
             excluded = {**evidence.exclusions, culprit: why}
-            remaining = [name for name in remaining if name not in excluded]
         if self._stop.stop_reason:
-            evidence = replace(evidence, race=LossRace(steps=0, why_not="it was interrupted"))
+            evidence.race = LossRace(steps=0, why_not="it was interrupted")
         elif self.error is None and not self.hangs:
-            evidence = replace(evidence, race=self._compare_losses(evidence, stages))
+            evidence.race = self._compare_losses(evidence, stages)
         self._progress.clear()
         return evidence
 
-    def _train(self, request: TrainRequest, stages: Stages, *, asks: bool = True) -> TrainingEnd:
+    @property
+    def _cannot_train(self) -> bool:
+        return self.hangs or isinstance(self.error, DeviceLostError)
+
+    def _train(self, request: TrainRequest, stages: Stages, *, asks: bool = True) -> SessionView:
         """Train until the ``stages`` are over, or with ``asks`` unset to its end; or until it is stopped."""
 
         def poll(training: Training) -> None:
@@ -100,16 +145,14 @@ class _Measurer:
                 training.control.ask(RequestMade("stop", reason="measured"))
 
         self._count += 1
-        end = measure_training(
+        view, self.error, self.hangs = measure_training(
             replace(request, validation=False),
-            parse_model(request.model),
             self._scratch / str(self._count),
             poll=poll,
             hurried=lambda: self._stop.stop_reason is not None,
             poll_seconds=_LOOK_SECONDS,
         )
-        self.error, self.hangs = end.error, self.hangs or end.hangs
-        return end
+        return view
 
     # ------------------------------------------------------------------------------ the losses
 
@@ -136,49 +179,18 @@ class _Measurer:
             compile_mode=None,
             interactive=False,
         )
-        end = self._train(request, stages, asks=False)
-        if self._stop.stop_reason or end.hangs or isinstance(end.error, DeviceLostError):
+        view = self._train(request, stages, asks=False)
+        if self._stop.stop_reason or self._cannot_train:
             return RaceTraining(loss=None)
-        newest, is_bad = (
-            values[-MEAN_STEPS:] for values in (end.view.loss.recent, end.view.loss.recent_nonfinite)
-        )
+        newest, is_bad = (values[-MEAN_STEPS:] for values in (view.loss.recent, view.loss.recent_nonfinite))
         newest = newest[np.isfinite(newest) | is_bad]
-        self.error, final = None, float(newest.mean()) if len(newest) else None
-        if final is None or (end.error is not None and math.isfinite(final)):
-            return RaceTraining(loss=None, error=str(end.error or "it made no step"))
+        error, self.error = self.error, None
+        final = float(newest.mean()) if len(newest) else None
+        if final is None or (error is not None and math.isfinite(final)):
+            return RaceTraining(loss=None, error=str(error or "it made no step"))
         trouble = None
         if precision in LOW_PRECISIONS:  # what went wrong in its steps, but for the loss
-            answer = amp_answer(end.view, precision)
+            answer = amp_answer(view, precision)
             findings = map(answer.of, ("weights", "forward", "overflow"))
             trouble = next((one for one in findings if one.happened and one.is_trouble), None)
         return RaceTraining(loss=final, trouble=trouble)
-
-
-def failure(evidence: Evidence) -> AmptuiError | None:
-    """That the weights were lost in FP32, which no choice of a precision repairs; None if they were not."""
-    if evidence.lost_in != BASELINE:
-        return None
-    reason = evidence.view.pause_reason or "the loss is not finite"
-    return ExperimentError(f"in FP32, {reason}", hint="use a smaller learning rate")
-
-
-# ------------------------------------------------------------------------------ how far it is
-
-
-def show_stages(progress: Progress, stages: Stages, view: SessionView) -> None:
-    """Show how far it is, and what the run warns of before its steps."""
-    if view.step == 0 and not stages.over:
-        progress.warn(view)
-    progress.show(progress_words(stages, view))
-
-
-def progress_words(stages: Stages, view: SessionView) -> str:
-    """``alternating, round  3 of at most 24, AMP bf16 1.61× (1.55 to 1.68), at most 2:10 left``."""
-    if not stages.doing:
-        return phase_words(view.phase)
-    parts, compared = [stages.doing], view.compared
-    if compared is not None and not compared.over:
-        parts += comparison_parts(compared)
-    else:
-        parts.append(f"step {units.count(view.step)}")
-    return ", ".join([*parts, f"at most {units.duration(max(0.0, stages.seconds_left()))} left"])

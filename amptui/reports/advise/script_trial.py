@@ -5,7 +5,6 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,10 +20,8 @@ from amptui.records.control import Control
 from amptui.records.run import RunFailed
 from amptui.reports.advise.evidence import CANDIDATES, Evidence
 from amptui.reports.advise.loss_race import LossRace
-from amptui.reports.advise.measuring import failure, show_stages
-from amptui.reports.advise.stages import Stages
-from amptui.reports.bench.measure import slow_on_cpu
-from amptui.reports.bench.progress import Progress
+from amptui.reports.advise.stages import Stages, show_stages
+from amptui.reports.bench.measure import Progress, slow_on_cpu
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
 
@@ -66,7 +63,8 @@ def measure_script(request: AdviseRequest, stop: Control) -> tuple[Evidence, Amp
             evidence, error = trial.measure(trial.connect(), stages)
         finally:
             trial.end()
-    return replace(evidence, race=LossRace(steps=0, why_not=_NO_RACE)), error, False
+    evidence.race = LossRace(steps=0, why_not=_NO_RACE)
+    return evidence, error, False
 
 
 class _Trial:
@@ -112,13 +110,13 @@ class _Trial:
             show_stages(progress, stages, view)
             time.sleep(_LOOK_SECONDS)
         progress.clear()
-        view = self._session.view()
-        evidence = replace(stages.evidence, view=view)
-        error = failure(evidence)
+        evidence, view = stages.evidence, self._session.view()
+        evidence.view = view
+        error = evidence.failure
         if not stages.over and not self._stop.stop_reason:
             # Its process may take seconds to end after its training, on a busy machine.
             how_it_ended = self._ended_words(self._wait(_PATIENCE_SECONDS))
-            evidence = evidence.lacking("the rest", f"the script {how_it_ended}; let it train longer")
+            evidence.missing.setdefault("the rest", f"the script {how_it_ended}; let it train longer")
             if isinstance(view.outcome, RunFailed):
                 self._tell_last_lines()
                 error = AmptuiError(f"{self._name}: {view.outcome.error}")

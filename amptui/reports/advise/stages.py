@@ -6,9 +6,10 @@ The run may be a training of a model here or a script with a loop of its own: bo
 import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
+from amptui.base import units
+from amptui.diagnosis.activity import phase_words
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.amp_findings import has_failed_in_float16, precision_at
 from amptui.diagnosis.labels import precision_label
@@ -16,7 +17,8 @@ from amptui.records.answers import Answer, RequestMade, RequestRefused
 from amptui.records.control import Asker
 from amptui.records.run import LOW_PRECISIONS, base_precision
 from amptui.reports.advise.evidence import OTHER_WEIGHTS, Evidence, Exclusion, has_other_weights
-from amptui.telemetry.view import EMPTY_VIEW, PrecisionStats, SessionView
+from amptui.reports.bench.measure import Progress, comparison_parts
+from amptui.telemetry.view import PrecisionStats, SessionView
 
 BASELINE = "fp32"
 
@@ -49,34 +51,38 @@ class Stages:
     """Drives one measurement; :meth:`look` is called with the newest view now and then.
 
     ``seconds`` are the budget from the first step on, of which the last part is left for the losses;
-    ``slow_on_cpu`` is what a CPU leaves out, and why.
+    ``slow_on_cpu`` is what a CPU leaves out, and why; ``excluded`` what an earlier attempt left out.
     """
 
     def __init__(
         self,
-        candidates: Sequence[str],
+        precisions: Sequence[str],
         *,
         seconds: float,
         slow_on_cpu: Mapping[str, str] = MappingProxyType({}),
+        excluded: Mapping[str, Exclusion] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._candidates, self._slow_on_cpu = list(candidates), slow_on_cpu
+        self._precisions, self._slow_on_cpu = precisions, slow_on_cpu
         self._seconds, self._clock = seconds, clock
         self._began: float | None = None
-        self._view = EMPTY_VIEW
         self._asker: Asker | None = None
         self._paused_at = -1
         self._script: _Script = self._run()
-        self._evidence = Evidence(view=EMPTY_VIEW)
+        self.evidence = Evidence(exclusions=dict(excluded))
+        """What is measured so far."""
         self.doing = ""
         """What is measured now, for people; empty before the first step."""
         self.over = False
         """Whether there is nothing more to ask."""
 
     @property
-    def evidence(self) -> Evidence:
-        """What is measured so far."""
-        return replace(self._evidence, view=self._view)
+    def _candidates(self) -> list[str]:
+        return [name for name in self._precisions if name not in self.evidence.exclusions]
+
+    @property
+    def _view(self) -> SessionView:
+        return self.evidence.view
 
     def seconds_left(self, share: float = 1.0) -> float:
         """Until that part of the budget is used up, which begins at the first step."""
@@ -84,10 +90,10 @@ class Stages:
 
     def look(self, view: SessionView, asker: Asker) -> None:
         """Note what is known now, and ask for what comes next."""
-        self._view, self._asker = view, asker
+        self.evidence.view, self._asker = view, asker
         window = view.numerics.window
         if window is not None and window.hypothetical:
-            self._evidence = replace(self._evidence, window=window)
+            self.evidence.window = window
         if view.step and self._began is None:
             self._began = self._clock()
         if self._handle_pause() or self.over:
@@ -105,9 +111,9 @@ class Stages:
             for precision, why in {**slow, **run.unsupported}.items():
                 self._exclude(precision, Exclusion("not here", why))
         yield from self._first_steps()
-        if self._evidence.lost_in:
+        if self.evidence.lost_in:
             return
-        for precision in tuple(self._candidates):
+        for precision in self._precisions:
             yield from self._trial(precision)
         yield from self._compare()
         yield from self._probe_all()
@@ -118,15 +124,15 @@ class Stages:
             yield from self._ask(RequestMade("precision", precision=BASELINE))
         yield from self._until(lambda: self._has_trial_steps(BASELINE), within=TRIAL_SHARE)
         yield from self._ask(RequestMade("trace"))
-        yield from self._until(lambda: self._evidence.window is not None, within=PROBE_SHARE)
+        yield from self._until(lambda: self.evidence.window is not None, within=PROBE_SHARE)
         self._keep(BASELINE)
         # FP32 alone may have led to a loss or to weights that are not finite.
         last, trace = self._view.last, self._view.numerics.trace
         loss_lost = last is not None and not math.isfinite(last.loss[0] or 0.0)
         if loss_lost or (trace is not None and trace.lost_count > 0):
-            self._evidence = replace(self._evidence, lost_in=BASELINE)
+            self.evidence.lost_in = BASELINE
         if has_other_weights(self._view):
-            for precision in tuple(self._candidates):
+            for precision in self._precisions:
                 self._exclude(precision, Exclusion("not here", OTHER_WEIGHTS))
 
     def _trial(self, precision: str) -> _Script:
@@ -158,7 +164,7 @@ class Stages:
         while (sides := [BASELINE, *self._candidates])[1:] and "comparison" in self._view.accepts:
             answer = yield from self._ask(RequestMade("comparison", precisions=tuple(sides)))
             if isinstance(answer, RequestRefused):
-                self._evidence = self._evidence.lacking("comparison", answer.detail)
+                self.evidence.missing.setdefault("comparison", answer.detail)
                 return
 
             def is_over() -> bool:
@@ -177,7 +183,7 @@ class Stages:
 
     def _probe_all(self) -> _Script:
         """Measure each precision once more, on what the comparison has trained."""
-        for precision in tuple(self._candidates):
+        for precision in self._candidates:
             if precision not in LOW_PRECISIONS or self.seconds_left(PROBES_SHARE) <= 0:
                 continue
             self.doing = f"measuring gradients in {precision_label(precision)}"
@@ -208,7 +214,7 @@ class Stages:
         if kind not in self._view.accepts or self._asker is None:
             why = "" if self._view.run is None else self._view.run.refuses.get(kind, "")
             if why:
-                self._evidence = self._evidence.lacking(kind, why)
+                self.evidence.missing.setdefault(kind, why)
             return None
         number = self._asker.ask(request)
         while (
@@ -216,7 +222,7 @@ class Stages:
         ) is None:
             yield
         if isinstance(answer, RequestRefused) and kind in ("x-ray", "trace"):
-            self._evidence = self._evidence.lacking(kind, answer.detail)
+            self.evidence.missing.setdefault(kind, answer.detail)
         return answer
 
     def _until(self, holds: Callable[[], bool], *, within: float = 1.0, steps: int | None = None) -> _Script:
@@ -249,10 +255,9 @@ class Stages:
                     precision_at(view, min(recent)) if recent else base_precision(view.precision or "")
                 )
             self._keep(precision)
-            if precision in self._candidates:
-                self._exclude(precision, Exclusion("weights lost" if weights_lost else "trouble"))
+            self._exclude(precision, Exclusion("weights lost" if weights_lost else "trouble"))
             if weights_lost:
-                self._evidence = replace(self._evidence, lost_in=precision)
+                self.evidence.lost_in = precision
                 self.over = True
                 return True
             asker.ask(RequestMade("precision", precision=BASELINE))
@@ -289,11 +294,30 @@ class Stages:
 
     def _keep(self, precision: str) -> None:
         """Keep what was measured in ``precision``: later measurements are of others."""
-        numerics = {**self._evidence.numerics, precision: self._view.numerics}
-        self._evidence = replace(self._evidence, numerics=numerics)
+        self.evidence.numerics[precision] = self._view.numerics
 
     def _exclude(self, precision: str, why: Exclusion) -> None:
-        if precision in self._candidates:
-            self._candidates.remove(precision)
-            exclusions = {**self._evidence.exclusions, precision: why}
-            self._evidence = replace(self._evidence, exclusions=exclusions)
+        if precision in self._precisions:
+            self.evidence.exclusions.setdefault(precision, why)
+
+
+# ------------------------------------------------------------------------------ how far it is
+
+
+def show_stages(progress: Progress, stages: Stages, view: SessionView) -> None:
+    """Show how far it is, and what the run warns of before its steps."""
+    if view.step == 0 and not stages.over:
+        progress.warn(view)
+    progress.show(progress_words(stages, view))
+
+
+def progress_words(stages: Stages, view: SessionView) -> str:
+    """``alternating, round  3 of at most 24, AMP bf16 1.61× (1.55 to 1.68), at most 2:10 left``."""
+    if not stages.doing:
+        return phase_words(view.phase)
+    parts, compared = [stages.doing], view.compared
+    if compared is not None and not compared.over:
+        parts += comparison_parts(compared)
+    else:
+        parts.append(f"step {units.count(view.step)}")
+    return ", ".join([*parts, f"at most {units.duration(max(0.0, stages.seconds_left()))} left"])

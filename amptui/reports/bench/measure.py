@@ -1,26 +1,34 @@
 """Measures a model's precisions in alternation, each batch size in a new training of the same process."""
 
+import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
+
+from rich.cells import cell_len, set_cell_size
 
 from amptui.base import strictjson
 from amptui.base.errors import DataError, DeviceError, DeviceLostError, UsageError
 from amptui.base.prompt import complain, put, say
+from amptui.base.text import printable, write_line
 from amptui.diagnosis.activity import phase_words
+from amptui.diagnosis.finding_fields import ratio_words
+from amptui.diagnosis.labels import compared_label
+from amptui.diagnosis.speed import round_words
 from amptui.loops.worker import torch_failed
 from amptui.monitor.ab_test import MAX_ROUNDS
-from amptui.process.plain_lines import stdout_of
+from amptui.process.plain_lines import event_line, stdout_of
 from amptui.process.stop_signals import StopSignals
 from amptui.process.training import Training, leave_at_once, measure_training
-from amptui.recipe.request import BenchRequest, TrainRequest, parse_model
+from amptui.recipe.request import TrainRequest, parse_model
 from amptui.records.answers import RequestMade
 from amptui.records.control import Control
+from amptui.records.findings import PrecisionsCompared
 from amptui.records.run import PRECISIONS
-from amptui.reports.bench.progress import Progress, comparison_parts
 from amptui.reports.bench.results import Bench, Measured, Plan, report_json, report_lines
 from amptui.telemetry.view import SessionView
 
@@ -37,39 +45,46 @@ SLOW = 2.0
 _NO_FASTER_FLOAT8 = "no CPU multiplies float8 faster"
 
 
-def bench(request: BenchRequest, *, json: bool) -> int:
-    """Measure, print the results, and return the exit status.
+def bench(
+    training: TrainRequest,
+    *,
+    precisions: Sequence[str] | None,
+    batch_sizes: Sequence[int | None],
+    rounds: int | None,
+    run_dir: Path | None,
+    json: bool,
+) -> int:
+    """Measure ``training`` with each of ``batch_sizes``, print the results, and return the exit status.
+
+    ``precisions``: the first is what the others are compared with; None is all that pay to be looked at here.
+    After ``rounds`` it ends, or by its intervals. Runs are kept in ``run_dir`` if there is one.
 
     0 if at least one batch size was measured completely, otherwise the status of the first error, or 128 +
     the number of the signal that ended it. With ``json`` standard output is one JSON object; progress goes to
     standard error. Raises ``UsageError`` and ``DeviceError`` for what is not there.
     """
-    training, spec = request.training, parse_model(request.training.model)
+    parse_model(training.model)  # before anything is measured
     stop, sizes = Control(), list[Measured]()
     with stdout_of(json=json) as out, StopSignals(stop.ask) as signals:
         compiles = training.compile_mode is not None
         plan = plan_precisions(
-            request.precisions, device_of(training), fp8_recipe=training.fp8_recipe, compiles=compiles
+            precisions, device_of(training.device), fp8_recipe=training.fp8_recipe, compiles=compiles
         )
         with TemporaryDirectory(prefix="amptui-bench-", ignore_cleanup_errors=True) as scratch:
-            for batch_size in request.batch_sizes:
+            for batch_size in batch_sizes:
                 if stop.stop_reason:
                     break
-                folder = request.run_dir or Path(scratch)
-                if len(request.batch_sizes) > 1:
+                folder = run_dir or Path(scratch)
+                if len(batch_sizes) > 1:
                     folder /= f"batch-{batch_size}"
                 progress = Progress(sys.stderr if json else sys.stdout)
-                sizes.append(_measure(request, plan, batch_size, folder, progress, stop))
+                sized = replace(training, batch_size=batch_size, max_rounds=rounds)
+                sizes.append(_measure(sized, plan, folder, progress, stop))
                 # Lack of memory or data does not end the list.
                 if sizes[-1].hangs or not isinstance(sizes[-1].error, DeviceError | DataError | None):
                     break
-        result = Bench(
-            model=spec.text,
-            request=request,
-            plan=plan,
-            sizes=tuple(sizes),
-            interrupted=signals.received is not None,
-        )
+        interrupted = signals.received is not None
+        result = Bench(training=training, plan=plan, sizes=tuple(sizes), interrupted=interrupted)
         if json:
             put(strictjson.line(report_json(result)), out)
         else:
@@ -85,24 +100,19 @@ def bench(request: BenchRequest, *, json: bool) -> int:
 
 
 def _measure(
-    request: BenchRequest,
-    plan: Plan,
-    batch_size: int | None,
-    folder: Path,
-    progress: Progress,
-    stop: Control,
+    training: TrainRequest, plan: Plan, folder: Path, progress: "Progress", stop: Control
 ) -> Measured:
     """Train until the planned precisions are compared, or until it is asked to stop; complain of its error.
 
     The comparison is asked for once the model is built: only then is it known whether it has a layer for FP8.
     Until then the training pauses before its first step: it has no more than the comparison takes.
     """
-    compiles, has_asked = request.training.compile_mode is not None, False
+    compiles, has_asked, batch_size = training.compile_mode is not None, False, training.batch_size
     too_few: UsageError | None = None
 
-    def poll(training: Training) -> None:
+    def poll(run: Training) -> None:
         nonlocal too_few, has_asked
-        view, ask = training.view(), training.control.ask
+        view, ask = run.view(), run.control.ask
         if view.run is not None and not has_asked:
             has_asked, able = True, plan.without(view.run.unsupported)
             too_few = nothing_to_compare(able, compiles=compiles)
@@ -119,30 +129,27 @@ def _measure(
             ask(RequestMade("stop", reason="compared"))
 
     sides = len(plan.precisions) * (2 if compiles else 1)
-    end = measure_training(
+    view, error, hangs = measure_training(
         replace(
-            request.training,
+            training,
             precision=plan.precisions[0],
-            batch_size=batch_size,
-            min_steps=(request.rounds or MAX_ROUNDS) * sides * MAX_BLOCK_STEPS,
+            min_steps=(training.max_rounds or MAX_ROUNDS) * sides * MAX_BLOCK_STEPS,
             interactive=False,
             probes=False,
-            max_rounds=request.rounds,
             validation=False,
         ),
-        parse_model(request.training.model),
         folder,
-        begin=lambda training: training.control.ask(RequestMade("pause", paused=True)),
+        begin=lambda run: run.control.ask(RequestMade("pause", paused=True)),
         poll=poll,
         hurried=lambda: stop.stop_reason is not None,
     )
     progress.clear()
-    view, error = end.view, end.error or too_few
+    error = error or too_few
     if error is not None:
         complain(f"batch {batch_size}: {error}" if batch_size is not None else str(error))
     if view.run is not None:
         batch_size = view.run.batch_size
-    return Measured(batch_size=batch_size, view=view, error=error, hangs=end.hangs)
+    return Measured(batch_size=batch_size, view=view, error=error, hangs=hangs)
 
 
 def _progress_words(view: SessionView) -> str:
@@ -194,24 +201,23 @@ def nothing_to_compare(plan: Plan, *, compiles: bool) -> UsageError | None:
     return UsageError(f"nothing to compare{why}", hint=hint)
 
 
-def device_of(training: TrainRequest) -> "torch.device":
-    """The device that it trains on. Raises ``AmptuiError`` if torch cannot be imported."""
+def device_of(name: str) -> "torch.device":
+    """The device that ``--device`` names. Raises ``AmptuiError`` if torch cannot be imported."""
     try:
         import torch  # noqa: F401 - a second attempt would raise another error
     except Exception as error:
         raise torch_failed(error) from error
     from amptui.loops.setup import choose_device
 
-    return choose_device(training.device)
+    return choose_device(name)
 
 
 def slow_on_cpu() -> dict[str, str]:
     """``fp8``, and ``fp16`` if this CPU is much slower in float16, each with the reason."""
-    import torch
-
+    cpu = device_of("cpu")
     from amptui.reports.doctor import precisions
 
-    speed = precisions.measure(torch.device("cpu"), ("fp16",), budget_seconds=0.0)["fp16"]
+    speed = precisions.measure(cpu, ("fp16",), budget_seconds=0.0)["fp16"]
     if isinstance(speed, str) or (times := 1 / speed.value) < SLOW:
         return {"fp8": _NO_FASTER_FLOAT8}
     slower = f"takes {times:.0f} times as long as a float32 one on this CPU"
@@ -219,3 +225,57 @@ def slow_on_cpu() -> dict[str, str]:
         "fp8": _NO_FASTER_FLOAT8,
         "fp16": f"a float16 matrix product {slower}; use --precisions to include it",
     }
+
+
+# ------------------------------------------------------------------------------ how far it is
+
+
+class Progress:
+    """One line that is rewritten on a terminal; elsewhere only warnings are written."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out, self._on_terminal = out, out.isatty()
+        self._last_text = ""
+        self._warned = 0
+
+    def warn(self, view: SessionView) -> None:
+        """Write the new events that are warnings or errors as lines that stay."""
+        fresh = [event for event in reversed(view.events) if event.number > self._warned]
+        self._warned = max((event.number for event in fresh), default=self._warned)
+        for event in fresh:
+            if event.severity != "info" and event.kind != "failed":  # that one is reported as an error
+                self.clear()
+                write_line(self._out, event_line(event))
+
+    def show(self, text: str) -> None:
+        """Show ``text`` in place of the last one."""
+        if not self._on_terminal or text == self._last_text:
+            return
+        room, encoding = shutil.get_terminal_size().columns - 1, self._out.encoding or "ascii"
+        shown = printable(text).encode(encoding, "replace").decode(encoding)
+        if cell_len(shown) > room:  # a line that wraps cannot be rewritten
+            shown = set_cell_size(shown, room)
+        self._rewrite(f"\r{shown}\x1b[K")
+        self._last_text = text
+
+    def clear(self) -> None:
+        """Clear the rewritten line."""
+        if self._last_text:
+            self._rewrite("\r\x1b[K")
+        self._last_text = ""
+
+    def _rewrite(self, text: str) -> None:
+        with suppress(OSError):  # nobody reads it; the measurement continues
+            self._out.write(text)
+            self._out.flush()
+
+
+def comparison_parts(result: PrecisionsCompared) -> list[str]:
+    """``round  3 of at most 24``, then ``AMP bf16 1.61× (1.55 to 1.68)`` for each precision with a ratio."""
+    ratios = [
+        f"{compared_label(row.precision, result)} "
+        f"{ratio_words(row.speedup, row.speedup_low, row.speedup_high)}"
+        for row in result.rows
+        if row.speedup
+    ]
+    return [round_words(result), *ratios]

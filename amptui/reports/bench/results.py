@@ -14,12 +14,9 @@ from amptui.diagnosis.labels import compared_label, data_label, precision_label
 from amptui.diagnosis.speed import limit_lines, little_memory, result_cards
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.diagnosis.words import explained_words, explanation
-from amptui.recipe.request import BenchRequest
+from amptui.recipe.request import TrainRequest
 from amptui.records.findings import Float8Layers, ModelCompiled, PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import (
-    EAGER_SUFFIX,
-    RunStarted,
-)
+from amptui.records.run import EAGER_SUFFIX, RunStarted
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.timing import judge_limit
 from amptui.telemetry.view import PrecisionFlops, SessionView
@@ -99,9 +96,7 @@ class Measured:
 class Bench:
     """Everything measured, and what was not."""
 
-    model: str
-    """The request."""
-    request: BenchRequest
+    training: TrainRequest
     plan: Plan
     sizes: tuple[Measured, ...]
     interrupted: bool
@@ -121,7 +116,7 @@ class Bench:
 
 def report_lines(bench: Bench) -> list[str]:
     """A table and sentences for each batch size, and what was not measured."""
-    lines, run, training = list[str](), bench.run, bench.request.training
+    lines, run, training = list[str](), bench.run, bench.training
     mode = training.compile_mode
     if run is not None:
         ways = ["channels last"] * training.channels_last + ["cudnn.benchmark"] * training.cudnn_benchmark
@@ -137,22 +132,22 @@ def report_lines(bench: Bench) -> list[str]:
 
 def report_json(bench: Bench) -> dict[str, Any]:
     """The same as one JSON object; what was not measured is null."""
-    run, request = bench.run, bench.request
+    run, training = bench.run, bench.training
     machine = {"device": run.device, "name": run.device_name, **run.hardware} if run is not None else None
     return {
-        "model": bench.model,
+        "model": training.model,
         "machine": machine,
         "versions": run.versions if run is not None else None,
         "data": run.data if run is not None else None,
         "parameters": run.parameters if run is not None else None,
-        "channels_last": request.training.channels_last,
-        "cudnn_benchmark": request.training.cudnn_benchmark,
-        "compiled": request.training.compile_mode is not None,
-        "compile_mode": request.training.compile_mode,
-        "seed": request.training.seed,
+        "channels_last": training.channels_last,
+        "cudnn_benchmark": training.cudnn_benchmark,
+        "compiled": training.compile_mode is not None,
+        "compile_mode": training.compile_mode,
+        "seed": training.seed,
         "interrupted": bench.interrupted,
         "left_out": bench.left_out,
-        "measured": [_size_json(size, request.training.compile_mode) for size in bench.sizes],
+        "measured": [_size_json(size, training.compile_mode) for size in bench.sizes],
     }
 
 

@@ -14,10 +14,9 @@ from amptui.records.findings import MemoryKind
 from amptui.records.run import PauseCause, PauseChanged
 from amptui.reports.advise.evidence import Evidence, candidates
 from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
-from amptui.reports.advise.measuring import progress_words
-from amptui.reports.advise.stages import Stages
+from amptui.reports.advise.stages import Stages, progress_words
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import EMPTY_VIEW, SessionView
+from amptui.telemetry.view import SessionView
 from tests.builders import fold, make_started, make_steps, make_switch
 from tests.golden import Goldens
 from tests.reports.advise.situations import row
@@ -238,7 +237,7 @@ def test_each_race_ends_as_approved(goldens: Goldens) -> None:
             seconds_left=partial(float, seconds),
             clock=partial(next, count(0.0)),
         )
-        excluded = candidates(Evidence(view=EMPTY_VIEW, race=result), ("bf16", "fp16"))
+        excluded = candidates(Evidence(race=result), ("bf16", "fp16"))
         lines += [
             f"== {name}: {result.seeds} seeds; {result.why_not or 'all of it'}",
             f"trained: {'; '.join(f'{precision} {seed} {steps}' for precision, seed, steps in train.made)}",

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from amptui.base.errors import AmptuiError
-from amptui.recipe.request import BenchRequest, TrainRequest
+from amptui.recipe.request import TrainRequest
 from amptui.records.findings import PhaseSeconds, PrecisionMeasured
 from amptui.reports.bench.results import Bench, Measured, Plan
 from amptui.telemetry.view import PrecisionTiming, SessionView
@@ -61,8 +61,8 @@ def measured(
 
 
 def bench(*sizes: Measured, model: str = "mnist-deep", **training: Any) -> Bench:
-    request = BenchRequest(training=TrainRequest(model=model, **training))
-    return Bench(model=model, request=request, plan=Plan((), {}), sizes=sizes, interrupted=False)
+    request = TrainRequest(model=model, **training)
+    return Bench(training=request, plan=Plan((), {}), sizes=sizes, interrupted=False)
 
 
 def timing(precision: str, forward: float, bound: str = "compute") -> PrecisionTiming:

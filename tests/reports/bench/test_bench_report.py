@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from amptui.base.errors import AmptuiError
 from amptui.records.findings import ModelCompiled, PairCompared, PrecisionMeasured
 from amptui.records.run import Note
-from amptui.reports.bench.progress import Progress
+from amptui.reports.bench.measure import Progress
 from amptui.reports.bench.results import Bench, Measured, Plan, report_json, report_lines
 from amptui.telemetry.events import event_of
 from amptui.telemetry.flops import flops_now
