@@ -16,14 +16,16 @@ from amptui.diagnosis.labels import data_label, precision_label
 from amptui.diagnosis.speed import limit_lines
 from amptui.diagnosis.words import SIGNS, SUBJECTS, long_words, short_words, speed_words
 from amptui.recipe.request import AdviseRequest
-from amptui.reports.advise.advice import Advice, Reason, recommend
-from amptui.reports.advise.evidence import (
+from amptui.reports.advise.advice import (
     CANDIDATES,
+    Advice,
     Candidate,
     Evidence,
     Exclusion,
+    Reason,
     candidates,
     has_other_weights,
+    recommend,
     row_of,
     step_seconds,
 )

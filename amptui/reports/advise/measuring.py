@@ -27,8 +27,8 @@ from amptui.recipe.request import AdviseRequest, TrainRequest, parse_model
 from amptui.records.answers import RequestMade
 from amptui.records.control import Control
 from amptui.records.run import LOW_PRECISIONS, base_precision
+from amptui.reports.advise.advice import CANDIDATES, Evidence, Exclusion, step_seconds, view_of
 from amptui.reports.advise.advice_report import recommendation, report_json, report_lines
-from amptui.reports.advise.evidence import CANDIDATES, Evidence, Exclusion, step_seconds, view_of
 from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
 from amptui.reports.advise.stages import BASELINE, Stages, show_stages
 from amptui.reports.bench.measure import Progress, device_of, slow_on_cpu

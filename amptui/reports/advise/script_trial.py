@@ -18,7 +18,7 @@ from amptui.recipe.request import AdviseRequest
 from amptui.records.answers import RequestMade
 from amptui.records.control import Control
 from amptui.records.run import RunFailed
-from amptui.reports.advise.evidence import CANDIDATES, Evidence
+from amptui.reports.advise.advice import CANDIDATES, Evidence
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.advise.stages import Stages, show_stages
 from amptui.reports.bench.measure import Progress, slow_on_cpu

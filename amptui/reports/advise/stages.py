@@ -16,7 +16,7 @@ from amptui.diagnosis.labels import precision_label
 from amptui.records.answers import Answer, RequestMade, RequestRefused
 from amptui.records.control import Asker
 from amptui.records.run import LOW_PRECISIONS, base_precision
-from amptui.reports.advise.evidence import OTHER_WEIGHTS, Evidence, Exclusion, has_other_weights
+from amptui.reports.advise.advice import OTHER_WEIGHTS, Evidence, Exclusion, has_other_weights
 from amptui.reports.bench.measure import Progress, comparison_parts
 from amptui.telemetry.view import PrecisionStats, SessionView
 

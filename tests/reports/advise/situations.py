@@ -4,7 +4,7 @@ from typing import Any
 
 from amptui.diagnosis.amp_answer import AmpAnswer, Safety
 from amptui.records.findings import PrecisionMeasured
-from amptui.reports.advise.evidence import Candidate, Exclusion
+from amptui.reports.advise.advice import Candidate, Exclusion
 from amptui.reports.advise.loss_race import LossRace
 from amptui.telemetry.finding import Finding
 from tests.telemetry import record_samples as samples

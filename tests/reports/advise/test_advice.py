@@ -14,7 +14,7 @@ from amptui.cli import build_parser
 from amptui.command.parser import training_fields
 from amptui.recipe.float8 import Float8Linears
 from amptui.recipe.request import AdviseRequest, TrainRequest
-from amptui.reports.advise.advice import recommend
+from amptui.reports.advise.advice import Candidate, Evidence, Exclusion, recommend
 from amptui.reports.advise.advice_report import (
     WIDTH,
     Recommendation,
@@ -24,7 +24,6 @@ from amptui.reports.advise.advice_report import (
     report_lines,
     table_rows,
 )
-from amptui.reports.advise.evidence import Candidate, Evidence, Exclusion
 from amptui.reports.advise.loss_race import LossRace
 from amptui.reports.advise.paste_lines import lines_for, train_command
 from amptui.runs.rundir import default_data_dir

@@ -12,7 +12,7 @@ import pytest
 from amptui.records.answers import Answer, Refusal, RequestMade, RequestRefused, RequestTaken
 from amptui.records.findings import MemoryKind
 from amptui.records.run import PauseCause, PauseChanged
-from amptui.reports.advise.evidence import Evidence, candidates
+from amptui.reports.advise.advice import Evidence, candidates
 from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
 from amptui.reports.advise.stages import Stages, progress_words
 from amptui.telemetry.session import Session
