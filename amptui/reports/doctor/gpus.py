@@ -3,11 +3,10 @@
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from amptui.base.units import bytes_of, counted, number_of_bytes
 from amptui.device.nvml import Absence, NullProbe, open_probe
@@ -24,15 +23,9 @@ _NEARLY_FULL = 0.9
 """Of a GPU's memory, used by other processes: this one uses next to none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvmlLook:
-    """One look at every GPU by NVML."""
-
-    samples: tuple[GpuSample, ...] = ()
-    note: str = ""
-    """What is missing, and why."""
-    absence: Absence | Literal["", "silent"] = ""
-    """Why there are no samples; ``silent``: NVML did not respond."""
+NvmlLook: TypeAlias = tuple[Sequence[GpuSample], str, Absence | Literal["silent"]]
+"""One sample of every GPU, what is missing with its reason, and why there are none; ``silent``: NVML did not
+respond."""
 
 
 def cuda_checks() -> list[Check]:
@@ -55,7 +48,7 @@ def cuda_checks() -> list[Check]:
         torch_says,
         build=torch.version.cuda,
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        has_gpu=driver is not None or bool(look_at_nvml().samples),
+        has_gpu=driver is not None or bool(look_at_nvml()[0]),
         other="" if device.type in ("cpu", "cuda") else capabilities(device).title,
     )
     return [*checks, unused]
@@ -169,13 +162,12 @@ def look_at_nvml(patience_seconds: float = _PATIENCE_SECONDS) -> NvmlLook:
 
     A call for a GPU that has fallen off the bus may never return, so it runs in its own thread.
     """
-    answer = NvmlLook(note="NVML does not respond: no GPU readings", absence="silent")
+    answer: NvmlLook = (), "NVML does not respond: no GPU readings", "silent"
 
     def ask() -> None:
         nonlocal answer
         probe = open_probe()
-        samples, absence = probe.sample(), probe.absence if isinstance(probe, NullProbe) else ""
-        answer = NvmlLook(samples=samples, note=probe.note, absence=absence)
+        answer = probe.sample(), probe.note, probe.absence if isinstance(probe, NullProbe) else ""
         probe.close()
 
     thread = threading.Thread(target=ask, name="doctor-nvml", daemon=True)
@@ -186,14 +178,15 @@ def look_at_nvml(patience_seconds: float = _PATIENCE_SECONDS) -> NvmlLook:
 
 def check_nvml(look: NvmlLook, *, expected: bool) -> list[Check]:
     """What NVML reports of each GPU; ``expected``: torch can use one."""
-    if not look.samples:
-        why = look.note or "no NVIDIA GPU: NVML lists none"
-        if expected or look.absence in ("refused", "silent"):
+    samples, note, absence = look
+    if not samples:
+        why = note or "no NVIDIA GPU: NVML lists none"
+        if expected or absence in ("refused", "silent"):
             hint = "check that `nvidia-smi` works; until then the screen shows only torch's memory figures"
             return [poor("nvml", why, hint)]
         return []  # that there is no GPU has been said
     checks = []
-    for sample in look.samples:
+    for sample in samples:
         text = f"NVML: {sample.name or sample.uuid}"
         used, total = sample.memory_used_bytes, sample.memory_total_bytes
         if used is not None and total is not None and used > _NEARLY_FULL * total:
@@ -201,7 +194,7 @@ def check_nvml(look: NvmlLook, *, expected: bool) -> list[Check]:
             checks.append(poor("nvml", text, "`nvidia-smi` lists the processes that use it"))
         else:
             checks.append(fine("nvml", text))
-    if look.note:
+    if note:
         hint = "the screen shows n/a instead; a newer driver or more permissions for this container may help"
-        checks.append(poor("nvml-missing", f"NVML: {look.note}", hint))
+        checks.append(poor("nvml-missing", f"NVML: {note}", hint))
     return checks

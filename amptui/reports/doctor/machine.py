@@ -50,17 +50,6 @@ def check_torch_loads() -> Check:
         return broken("torch-loads", f"cannot import torch: {why}", "reinstall torch in this environment")
 
 
-def compile_checks() -> list[Check]:
-    """Whether ``--compile`` finds its compiler; training does not need one."""
-    from amptui.loops.compilation import missing_for_compile
-    from amptui.loops.setup import choose_device
-
-    missing = missing_for_compile(choose_device("auto"))
-    if missing is None:
-        return [fine("compile", "torch.compile finds its compiler")]
-    return [fact("compile", f"--compile does not work here: {missing.what}", missing.hint)]
-
-
 # ----------------------------------------------------------------------------- cores and memory
 
 
@@ -145,41 +134,32 @@ def check_terminal(term: str, *, is_terminal: bool, utf8: bool) -> Check:
     return fine("terminal", f"TERM={term}, UTF-8")
 
 
-# ------------------------------------------------------------------------------------- folders
+# ------------------------------------------------------------------------------------- the runs
 
 
 def storage_checks() -> list[Check]:
-    """The folder of runs and the folder of data sets; leaves nothing behind in either.
+    """The folder of runs; leaves nothing behind in it."""
+    from amptui.runs.rundir import default_base
 
-    Without a folder of data sets training uses synthetic data.
-    """
-    from amptui.runs.rundir import default_base, default_data_dir
-
-    return [check_folder("runs", default_base()), check_folder("data-folder", default_data_dir())]
+    return [check_folder(default_base())]
 
 
-_FOLDERS = {
-    "runs": ("runs", broken, "XDG_STATE_HOME, or train with --run-dir DIR"),
-    "data-folder": ("data sets", poor, "XDG_CACHE_HOME, or train with --data-dir DIR"),
-}
-"""What a folder is for, how bad it is if nothing can be saved in it, and what names another one."""
-
-
-def check_folder(name: str, folder: Path) -> Check:
+def check_folder(folder: Path) -> Check:
     """Whether a file can be created in ``folder``, or in its nearest existing parent, and how much fits.
 
     A real file finds more than permission bits do: a full disk, a quota, a read-only file system.
     """
-    what, bad, instead = _FOLDERS[name]
+    instead = "train with --run-dir DIR"
     try:
         place = next(path for path in (folder, *folder.parents) if path.exists())
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"\0" * 4096)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        return bad(name, f"cannot save {what} in {folder}: {why}", f"make the folder writable, set {instead}")
+        hint = f"make the folder writable, set XDG_STATE_HOME, or {instead}"
+        return broken("runs", f"cannot save runs in {folder}: {why}", hint)
     free = shutil.disk_usage(place).free
-    text = f"{what} are saved in {folder}, {number_of_bytes(free)} free"
+    text = f"runs are saved in {folder}, {number_of_bytes(free)} free"
     if free < _MIN_FREE_BYTES:
-        return poor(name, f"{text}: low", f"free some space, or {instead.partition(', or ')[2]}")
-    return fine(name, text)
+        return poor("runs", f"{text}: low", f"free some space, or {instead}")
+    return fine("runs", text)

@@ -6,7 +6,7 @@ time on casts, memory traffic and everything else in a step.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from amptui.diagnosis.finding_fields import interval_ends, times_speed
@@ -49,26 +49,20 @@ def precision_checks() -> list[Check]:
         unsupported.pop("fp8", None)
     without = {"fp8"} if trouble or not gpus else set[str]()  # no CPU multiplies float8 faster
     measured = measure(device, tuple(name for name in _NAMES if name not in {*unsupported, *without}))
-    # FP8 needs layers that not every model has.
-    best = best_of({name: one for name, one in measured.items() if name != "fp8"})
     checks = []
     if not gpus:
         checks.append(fact("cpu", f"torch uses {torch.backends.cpu.get_cpu_capability()} kernels"))
-    checks += [check_precision(name, ratio, _size_for(device), best) for name, ratio in measured.items()]
+    checks += [check_precision(name, ratio, _size_for(device)) for name, ratio in measured.items()]
     if gpus and gpus[0].compute_capability:
-        hint = f"train with --precision {best}"
-        checks += [fact(name, f"{name} is not supported: {why}", hint) for name, why in unsupported.items()]
+        checks += [fact(name, f"{name} is not supported: {why}") for name, why in unsupported.items()]
     if trouble:
         checks.append(fact("fp8", f"no fp8: {trouble}", "pip install 'amptui[fp8]'"))
     return checks
 
 
-def check_precision(name: str, measured: Measured, size: int, best: str) -> Check:
-    """Whether ``name`` is faster than FP32: its whole 95% interval lies above 1, or below, or neither.
-
-    ``best`` is the precision to use instead.
-    """
-    hint = f"train with --precision {best}"
+def check_precision(name: str, measured: Measured, size: int) -> Check:
+    """Whether ``name`` is faster than FP32: its whole 95% interval lies above 1, or below, or neither."""
+    hint = "the machine may be busy; `amptui bench` measures a whole model"
     if isinstance(measured, str):
         return poor(name, f"{name} could not be measured: {measured}", hint)
     ends = interval_ends(measured.low, measured.high)
@@ -77,16 +71,8 @@ def check_precision(name: str, measured: Measured, size: int, best: str) -> Chec
     if measured.low is not None and measured.low > 1:
         return fine(name, f"{name} is faster: {speed}")
     if measured.high is not None and measured.high < 1:
-        return fact(name, f"{name} is slower: {speed}", hint)
-    hint = "the machine may be busy; `amptui bench` measures a whole model"
+        return fact(name, f"{name} is slower: {speed}")
     return fact(name, f"{name}: speed-up unclear, {speed}", hint)
-
-
-def best_of(measured: Mapping[str, Measured]) -> str:
-    """The precision with the highest lower bound; ``fp32`` if no bound is above 1."""
-    lows = {name: one.low for name, one in measured.items() if isinstance(one, Ratio) and one.low}
-    name = max(lows, key=lows.__getitem__, default="fp32")
-    return name if lows.get(name, 0.0) > 1 else "fp32"
 
 
 def measure(

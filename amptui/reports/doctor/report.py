@@ -36,13 +36,12 @@ def _precision_checks() -> Iterable[Check]:
 
 SECTIONS: Sequence[Section] = (
     ("software", False, machine.software_checks),
-    ("software", True, machine.compile_checks),
     ("CUDA", True, gpus.cuda_checks),
     ("GPUs", True, gpus.gpu_checks),
     ("precisions", True, _precision_checks),
     ("processors and memory", True, machine.machine_checks),
     ("terminal", False, machine.terminal_checks),
-    ("folders", False, machine.storage_checks),
+    ("runs", False, machine.storage_checks),
 )
 """What to check, each after what it depends on."""
 

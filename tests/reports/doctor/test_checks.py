@@ -12,17 +12,14 @@ from amptui.device.accelerator import Properties
 from amptui.monitor.ab_test import Ratio
 from amptui.records.samples import GpuSample
 from amptui.reports.doctor.check import Check
-from amptui.reports.doctor.gpus import NvmlLook, check_gpu, check_limits, check_nvml, check_unused_cuda
+from amptui.reports.doctor.gpus import check_gpu, check_limits, check_nvml, check_unused_cuda
 from amptui.reports.doctor.machine import (
     check_memory,
     check_shared_memory,
     check_terminal,
     check_threads,
 )
-from amptui.reports.doctor.precisions import (
-    best_of,
-    check_precision,
-)
+from amptui.reports.doctor.precisions import check_precision
 from tests.golden import Goldens
 
 GIB = 2**30
@@ -40,16 +37,14 @@ def gpu(name: str, capability: tuple[int, int]) -> Properties:
     return Properties(name=name, memory_bytes=2**34, compute_capability=capability)
 
 
-def precision(name: str, low: float, value: float, high: float, best: str = "bf16") -> Check:
-    return check_precision(name, Ratio(value=value, low=low, high=high), 512, best)
+def precision(name: str, low: float, value: float, high: float) -> Check:
+    return check_precision(name, Ratio(value=value, low=low, high=high), 512)
 
 
 def memory_used(used_bytes: int | None) -> Check:
     sample = GpuSample(uuid="GPU-1", memory_used_bytes=used_bytes, memory_total_bytes=100 * GIB)
-    return check_nvml(NvmlLook(samples=(sample,)), expected=True)[0]
+    return check_nvml(((sample,), "", ""), expected=True)[0]
 
-
-ABSENT = NvmlLook(note="no NVIDIA GPU: NVML not found", absence="absent")
 
 CHECKS: dict[str, Callable[[], Check]] = {
     "no driver": lambda: cuda("Found no NVIDIA driver", has_gpu=False, visible=""),
@@ -68,7 +63,9 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "an AMD GPU": lambda: check_gpu("cuda:0", AMD, ""),
     "an Apple GPU": lambda: check_gpu("mps:0", Properties(name="Apple M2", memory_bytes=12 * GIB), ""),
     "what MPS lacks": lambda: check_limits("mps")[0],
-    "no NVML beside CUDA": lambda: check_nvml(ABSENT, expected=True)[0],
+    "no NVML beside CUDA": lambda: check_nvml(((), "no NVIDIA GPU: NVML not found", "absent"), expected=True)[
+        0
+    ],
     "memory in use": lambda: memory_used(90 * GIB),
     "memory nearly full": lambda: memory_used(91 * GIB),
     "memory unknown": lambda: memory_used(None),
@@ -77,8 +74,8 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "no shared memory": lambda: check_shared_memory(Path("/none")),
     "faster": lambda: precision("bf16", 1.01, 1.9, 2.8),
     "slower": lambda: precision("fp16", 0.01, 0.02, 0.03),
-    "faster or not": lambda: precision("bf16", 0.9, 1.4, 2.0, best="fp32"),
-    "not measured": lambda: check_precision("bf16", "no memory", 512, "fp32"),
+    "faster or not": lambda: precision("bf16", 0.9, 1.4, 2.0),
+    "not measured": lambda: check_precision("bf16", "no memory", 512),
     "no TERM": lambda: check_terminal("", is_terminal=True, utf8=True),
     "xterm": lambda: check_terminal("xterm-256color", is_terminal=True, utf8=True),
     "no terminal": lambda: check_terminal("xterm", is_terminal=False, utf8=True),
@@ -113,11 +110,3 @@ def test_a_small_container_is_told_to_be_small() -> None:
     assert check.severity == "warning"
     assert "container limit 1.00 GiB" in check.text
     assert "limit" not in check_memory(2**62).text
-
-
-def test_the_best_is_what_is_surely_fastest_and_float32_where_nothing_surely_is() -> None:
-    def measured(low: float, value: float, high: float) -> Ratio:
-        return Ratio(value=value, low=low, high=high)
-
-    assert best_of({"fp16": measured(1.5, 3.0, 6.0), "bf16": measured(1.8, 1.9, 2.0)}) == "bf16"
-    assert best_of({"fp16": measured(0.5, 3.0, 9.0), "bf16": "no memory"}) == "fp32"

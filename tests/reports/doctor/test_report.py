@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from amptui.loops.setup import choose_device
 from amptui.monitor.ab_test import Ratio
 from amptui.recipe.precision import Tf32Flags
 from amptui.reports.doctor.check import Check, fine
 from amptui.reports.doctor.gpus import loaded_driver, use
-from amptui.reports.doctor.machine import check_folder, compile_checks
+from amptui.reports.doctor.machine import check_folder
 from amptui.reports.doctor.precisions import measure
 from amptui.reports.doctor.report import examine
 from tests import deprecations, fake_nvml
@@ -84,7 +83,7 @@ def test_a_torch_that_does_not_load_is_told_and_so_is_all_the_rest(broken_torch:
     assert done.stdout.isascii()
     assert "  x cannot import torch: ImportError: libtorch.so: cannot open ?[31m it\n" in done.stdout
     assert "      > reinstall torch in this environment\n" in done.stdout
-    assert re.search(r"\nfolders\n  [v!] runs ", done.stdout)
+    assert re.search(r"\nruns\n  [v!] runs ", done.stdout)
     assert "\nCUDA\n" not in done.stdout
     assert done.stdout.splitlines()[-1].startswith("Training cannot run here: fix 1 error first (x)")
 
@@ -165,14 +164,6 @@ def test_the_kernel_tells_of_the_loaded_driver(tmp_path: Path) -> None:
     assert loaded_driver(tmp_path) == "570.133.20"
 
 
-def test_a_missing_compiler_is_told_and_hinders_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    if choose_device("auto").type != "cpu":
-        pytest.skip("on a GPU it is Triton that compiles")
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    (check,) = compile_checks()
-    assert (check.severity, check.hint) == ("info", "install g++, or set CXX")
-
-
 # ------------------------------------------------------------------------- what a precision gains
 
 
@@ -193,23 +184,19 @@ def test_each_precision_is_measured_in_turns_with_float32_and_leaves_the_tf32_fl
         assert 0 < one.low <= one.value <= one.high
 
 
-# --------------------------------------------------------------------------------------- folders
+# --------------------------------------------------------------------------------------- the runs
 
 
 def test_new_folders_are_fine_and_nothing_is_left_there(tmp_path: Path) -> None:
-    check = check_folder("runs", tmp_path / "not" / "yet")
+    check = check_folder(tmp_path / "not" / "yet")
     assert check.severity in ("good", "warning")  # a test machine may have little room
     assert check.text.startswith(f"runs are saved in {tmp_path / 'not' / 'yet'}, ")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_in_the_way_stops_runs_and_only_bothers_data(tmp_path: Path) -> None:
+def test_a_file_in_the_way_stops_runs(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    runs, data = (
-        check_folder("runs", tmp_path / "file" / "runs"),
-        check_folder("data-folder", tmp_path / "file" / "data"),
-    )
-    assert (runs.severity, data.severity) == ("error", "warning")
-    assert "not a directory" in runs.text
-    assert "--run-dir" in runs.hint
-    assert "--data-dir" in data.hint
+    check = check_folder(tmp_path / "file" / "runs")
+    assert check.severity == "error"
+    assert "not a directory" in check.text
+    assert "--run-dir" in check.hint
