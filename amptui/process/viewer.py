@@ -32,7 +32,6 @@ from amptui.tui.opening import Opening
 from amptui.tui.panels.screen_state import ScreenState
 
 if TYPE_CHECKING:
-    from amptui.tui.replay.player import Player
     from amptui.tui.replay.screen import ReplayScreen
     from amptui.tui.screen import Left
 
@@ -197,25 +196,16 @@ def replay(run: Path, *, speed: float) -> int:
     """
     if not can_show_a_screen():
         raise UsageError("a replay needs a terminal", hint="`amptui export` writes a run to a file")
-    path = journal_of(run)
-    control = Control()
-    player: Player | None = None
+    path, control = journal_of(run), Control()
 
     def build(opening: Opening) -> "ReplayScreen":
         from amptui.tui.replay.player import Player
         from amptui.tui.replay.screen import ReplayScreen
 
-        nonlocal player
-        player = Player(path, speed=speed)
-        return ReplayScreen(player, control, opening)
+        return ReplayScreen(Player(path, speed=speed), control, opening)
 
-    status = None
-    try:
-        _, status = show(build, ask=control.ask)
-        return status
-    finally:  # also where the screen failed: what was damaged may be why
-        if (
-            player is not None and player.passed_over and status != 128 + signal.SIGHUP
-        ):  # else nobody can read it
-            say("")  # ends the line the cursor was left in by a terminal without an alternate screen
-            complain(player.passed_over)
+    screen, status = show(build, ask=control.ask)
+    if screen.player.passed_over and status != 128 + signal.SIGHUP:  # else nobody can read it
+        say("")  # ends the line the cursor was left in by a terminal without an alternate screen
+        complain(screen.player.passed_over)
+    return status

@@ -72,10 +72,6 @@ class Compared:
     checks: Mapping[str, str]
     """What limits what the comparison can say, in words by kind."""
 
-    def seconds_to_target(self, run: RunFigures) -> float | None:
-        """Training time until the target was reached."""
-        return None if self.target is None else run.seconds_to(self.target, validation=self.validation)
-
 
 def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Compared:
     """The comparison of ``runs``, which are in the order in which they were named; the first is the baseline.
@@ -186,27 +182,10 @@ def _speedup(baseline: Group, other: Group) -> Spread | None:
     )
 
 
-def median_of(run: RunFigures) -> float | None:
-    """The median step time after warm-up."""
-    stats = stats_of(run)
-    return None if stats is None else stats.median_step_seconds
-
-
 def rate_of(run: RunFigures) -> float | None:
     """Samples per second over the same steps."""
     stats = stats_of(run)
     return None if stats is None else stats.samples_per_second
-
-
-def peak_of(run: RunFigures) -> int | None:
-    """The peak of torch's allocator."""
-    peaks = [row.peak_allocated_bytes for row in run.view.comparison.rows]
-    return max((peak for peak in peaks if peak is not None), default=None)
-
-
-def skipped_of(run: RunFigures) -> int:
-    """Steps that the scaler skipped."""
-    return sum(row.skipped for row in run.view.comparison.rows)
 
 
 # ------------------------------------------------------------------------------------ checks

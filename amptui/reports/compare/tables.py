@@ -13,15 +13,8 @@ from amptui.diagnosis.finding_fields import times_speed
 from amptui.diagnosis.labels import data_label
 from amptui.diagnosis.words import long_words
 from amptui.records.run import RunFailed, RunFinished
-from amptui.reports.compare.contrasts import (
-    Compared,
-    Contrast,
-    median_of,
-    peak_of,
-    rate_of,
-    skipped_of,
-)
-from amptui.reports.compare.groups import Group, Spread, options, seed_of
+from amptui.reports.compare.contrasts import Compared, Contrast, rate_of
+from amptui.reports.compare.groups import Group, Spread, options, seed_of, stats_of
 from amptui.reports.compare.trace import FINAL_SHARE, MEAN_STEPS, RunFigures
 
 ONE_GROUP = "only one group: these runs differ only in the seed, so there is nothing to compare"
@@ -59,15 +52,6 @@ def speed(contrast: Contrast) -> str:
     sides = f"{contrast.other.name}: {speed}"
     low, high = units.ratio(ratio.low), units.ratio(ratio.high)
     return sides if low == high else f"{sides}, {low} to {high} from run to run"
-
-
-def difference_lines(comparison: Compared) -> list[str]:
-    """``precision: F FP32; B AMP bf16``, a line for each option."""
-    lines = []
-    for name, values in comparison.differences.items():
-        pairs = zip(comparison.groups, values, strict=True)
-        lines.append(f"{name}: " + "; ".join(f"{group.letter} {value or 'none'}" for group, value in pairs))
-    return lines
 
 
 def how_measured(comparison: Compared) -> list[str]:
@@ -167,6 +151,21 @@ def figures(comparison: Compared) -> tuple[Figure, ...]:
     losses = (
         {"training": 30, "validation": 25} if comparison.validation else {"training": 20, "validation": 40}
     )
+
+    def median_of(run: RunFigures) -> float | None:
+        return None if (stats := stats_of(run)) is None else stats.median_step_seconds
+
+    def peak_of(run: RunFigures) -> int | None:
+        return max((row.peak_allocated_bytes or 0 for row in run.view.comparison.rows), default=0) or None
+
+    def skipped_of(run: RunFigures) -> int:
+        return sum(row.skipped for row in run.view.comparison.rows)
+
+    def seconds_to_target(run: RunFigures) -> float | None:
+        if comparison.target is None:
+            return None
+        return run.seconds_to(comparison.target, validation=comparison.validation)
+
     return (
         Figure("", "steps", lambda run: run.view.step, units.count, 50),
         Figure("", "samples", lambda run: run.samples, units.count, 70),
@@ -187,7 +186,7 @@ def figures(comparison: Compared) -> tuple[Figure, ...]:
             for kind, priority in losses.items()
             for which, more in (("final", 0), ("best", 35))
         ),
-        Figure("seconds_to_target_loss", target, comparison.seconds_to_target, _time, 44),
+        Figure("seconds_to_target_loss", target, seconds_to_target, _time, 44),
         Figure("training_seconds", "training time", lambda run: run.seconds, _time, 46),
     )
 
@@ -280,7 +279,10 @@ def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
     tables += ["", *table_lines(run_columns(comparison), members(comparison), width)]
     words = ["", *how_measured(comparison)]
     if comparison.differences:
-        words += ["", "what differs:", *(f"  {line}" for line in difference_lines(comparison))]
+        words += ["", "what differs:"]
+    for name, values in comparison.differences.items():
+        pairs = zip(comparison.groups, values, strict=True)
+        words.append(f"  {name}: " + "; ".join(f"{group.letter} {value or 'none'}" for group, value in pairs))
     words += ["", *(f"note: {text}" for text in comparison.checks.values())]
     words += [text for contrast in comparison.contrasts if (text := speed(contrast))]
     words += [] if comparison.contrasts else [ONE_GROUP]
