@@ -286,14 +286,14 @@ HEARING = changed_program("from amptui.process import followers; followers._SILE
 
 
 @pytest.mark.ci
-def test_a_run_that_is_stopped_is_called_so_and_can_be_left(lives: Lives, tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_is_called_silent_and_can_be_left(lives: Lives, tmp_path: Path) -> None:
     run = tmp_path / "run"
     attach = [sys.executable, "-c", HEARING, "attach", str(run)]
     with headless(lives, run) as process:
         process.send_signal(signal.SIGSTOP)
         with Terminal(attach, warm=lives.warm) as terminal:
-            terminal.wait_for(rf"no response from the run .*kill -CONT {process.pid}\b")
+            terminal.wait_for("no response from the run")
             assert "silent" in terminal.text.splitlines()[0]
             assert terminal.leave("d") == 0
-            assert f"to continue it: kill -CONT {process.pid}" in said_by(terminal)
+            assert "no response from the run" in said_by(terminal)
             assert "training continues" not in said_by(terminal)

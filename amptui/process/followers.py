@@ -146,10 +146,6 @@ class Follower:
         """What to say of a connection that ended with ``error``."""
         return error
 
-    def silence_cause(self) -> str:
-        """Why a connected run is silent, and what to do; empty if that is not known."""
-        return ""
-
     def why_ended(self) -> str:
         """Why the connection ended, if the run did not say."""
         return self.error and self.lost_words(self.error)
@@ -159,9 +155,7 @@ class Follower:
         seconds = time.monotonic() - self._heard_at
         if seconds < _SILENT_SECONDS:
             return ""
-        words = f"no response from the run for {units.duration(seconds)}"
-        cause = self.silence_cause()
-        return f"{words}: {cause}" if cause else words
+        return f"no response from the run for {units.duration(seconds)}"
 
     def _read(self) -> None:
         try:
@@ -329,16 +323,6 @@ class LocalFollower(Follower):
         if not self.is_live():
             return self._why_lost() or error
         return f"{error}; training continues: press q, then amptui attach to reconnect"
-
-    def silence_cause(self) -> str:
-        import psutil
-
-        process = holder(self.folder)
-        if process is not None and process.pid is not None and process.is_here:
-            with suppress(psutil.Error):
-                if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
-                    return f"suspended (SIGSTOP); to continue it: kill -CONT {process.pid}"
-        return ""
 
 
 class RemoteFollower(Follower):

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import fields
 
 from amptui.base.masking import masked
 from amptui.recipe.request import AdviseRequest, TrainRequest, option_of
@@ -36,18 +37,13 @@ _ALLOW_TF32 = (
     'torch.backends.cudnn.fp32_precision = "tf32"',
 )
 
-_OPTIONS = (
-    *("batch_size", "accumulate", "learning_rate", "clip_norm", "seed", "device", "data", "workers"),
-    *("data_dir", "channels_last", "cudnn_benchmark", "compile_mode"),
-)
-"""Fields of a request that the command line of its training has, unless they are the usual ones."""
-
 
 def train_command(request: AdviseRequest, precision: str) -> str:
     """The command line that trains the same model in ``precision``, with all its options."""
-    training, usual = request.training, TrainRequest(model="")
+    training = request.training
+    usual = TrainRequest(model=training.model, settings=training.settings)
     words = ["amptui", "train", training.model, "--precision", precision]
-    for name in _OPTIONS:
+    for name in (field.name for field in fields(training)):
         value = getattr(training, name)
         if value not in (getattr(usual, name), default_data_dir()):
             words += [option_of(name)] if value is True else [option_of(name), str(value)]

@@ -1,6 +1,5 @@
 """The command: finds the runs, reads them, and prints or writes their comparison."""
 
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -33,8 +32,8 @@ def compare(
     """Compare ``runs`` as they are now, each a folder, a journal or a name; return the exit status.
 
     As tables and a verdict, with ``json`` as one JSON object, with ``html`` as a page with curves. Raises
-    ``UsageError`` for fewer than two runs, for one that does not exist and for one named twice, and for a
-    page in place of a file of a run, and ``RunFolderError`` for a run that cannot be read.
+    ``UsageError`` for fewer than two runs, for one that does not exist, and for a page in place of a file of
+    a run, and ``RunFolderError`` for a run that cannot be read.
     """
     journals = _journals(runs, trust=trust)
     if html is not None:
@@ -59,16 +58,7 @@ def _journals(runs: Sequence[str], *, trust: bool) -> list[Path]:
         raise UsageError("a comparison needs two runs", hint="`amptui runs` lists those that there are")
     if len(runs) > MAX_RUNS:
         raise UsageError(f"at most {MAX_RUNS} runs can be compared, not {len(runs)}", hint="name fewer")
-    texts: dict[str, str] = {}
-    journals = []
-    for text in runs:
-        journal = find_run(text, trust=trust)
-        place = os.path.realpath(journal)
-        if place in texts:
-            raise UsageError(f"{texts[place]!r} and {text!r} are the same run: {place}", hint="name it once")
-        texts[place] = text
-        journals.append(journal)
-    return journals
+    return [find_run(text, trust=trust) for text in runs]
 
 
 def read_all(journals: Sequence[Path], *, target: float | None) -> Compared:
@@ -93,6 +83,6 @@ def _read(journal: Path, name: str) -> RunFigures:
         is_live=is_live,
         passed_over=lambda: "" if is_live else reader.passed_over,
     )
-    if figures.last_time is None and not is_live:
+    if figures.view.run is None and not figures.view.step and not is_live:
         raise RunFolderError(f"{journal} holds no records", hint=figures.passed_over)
     return figures

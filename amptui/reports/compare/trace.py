@@ -53,8 +53,6 @@ class RunFigures:
     validation: Curve
     devices: tuple[str, ...]
     """The names of all devices that it ran on."""
-    last_time: float | None
-    """Of its newest record, in Unix seconds."""
     passed_over: str
     """What of its journal could not be read, in one line."""
 
@@ -100,10 +98,8 @@ def figures_of(
     session = Session(folder)
     blocks, validations, seen = [np.empty((5, 0))], list[tuple[int, float, int]](), 0
     devices: dict[str, None] = {}
-    last_time = None
     for batch in in_batches(records):
         session.fold(batch)
-        last_time = batch[-1].time
         for record in batch:
             if isinstance(record, Steps) and not record.optimizer:
                 blocks.append(_columns(record))
@@ -142,7 +138,6 @@ def figures_of(
         means=_running_means(losses[has_loss]),
         validation=Curve(validated_steps, np.append(0.0, seconds)[done], validated_losses),
         devices=tuple(devices),
-        last_time=last_time,
         passed_over=passed_over(),
     )
 

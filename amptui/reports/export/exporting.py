@@ -61,14 +61,10 @@ def export(
 def refuse_own_files(places: Iterable[tuple[str, Path]], read: Sequence[Path]) -> None:
     """Raise ``UsageError`` for a file of a run among ``places``, each with the option that names it.
 
-    Also for one that two options name.
-
     ``read`` are the journals of the runs that are read.
     """
-    writers: dict[str, str] = {}
     for option, out in places:
-        writer = writers.setdefault(os.path.realpath(out), option)
-        if trouble := why_owned(out, read=read) or ("" if writer == option else f"{writer} writes there"):
+        if trouble := why_owned(out, read=read):
             raise UsageError(f"cannot write {option} {out}: {trouble}", hint="choose another path")
 
 

@@ -64,7 +64,6 @@ def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "status", "told"),
     [
         (RUNS[:1], 2, "two runs"),
-        ([RUNS[0], RUNS[0]], 2, "the same run"),
         ([RUNS[0], "nobody-has-this-run"], 2, "no run"),
         ([RUNS[0], *["x"] * MAX_RUNS], 2, str(MAX_RUNS)),
         ([*RUNS[:2], "--target-loss", "inf"], 2, "finite"),

@@ -102,12 +102,6 @@ def test_an_unwritable_path_is_refused_in_one_line(small: Path, tmp_path: Path, 
     assert names(small) == ["journal.jsonl", "run.json"]
 
 
-def test_two_formats_in_one_file_are_refused(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(AmptuiError, match=r"cannot write \S+ .*: \S+ writes there; choose another path"):
-        export(small, csv=tmp_path / "a", html=tmp_path / "small" / ".." / "a")
-    assert names(tmp_path) == ["small"]
-
-
 @pytest.mark.parametrize("content", ["", "nonsense\n"])
 def test_a_journal_without_a_record_is_refused_and_nothing_is_written(tmp_path: Path, content: str) -> None:
     (tmp_path / "journal.jsonl").write_text(content)
