@@ -257,7 +257,7 @@ def test_a_screen_says_which_step_its_stop_waits_for_and_a_second_one_does_not_w
         assert terminal.wait() == 130
         assert_restored(terminal)
         if twice:
-            assert "ended at once, in step 3: steps 1 to 2 are lost" in said_by(terminal)
+            assert "ended at once, in step 3: 2 finished steps lost" in said_by(terminal)
     wait_for_end(run)
     if twice:
         assert outcome(run) is RunFailed

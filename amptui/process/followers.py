@@ -146,10 +146,6 @@ class Follower:
         """What to say of a connection that ended with ``error``."""
         return error
 
-    def why_ended(self) -> str:
-        """Why the connection ended, if the run did not say."""
-        return self.error and self.lost_words(self.error)
-
     def silence(self) -> str:
         """What to say of a run that is silent: it sends something every second; empty if it is not."""
         seconds = time.monotonic() - self._heard_at
@@ -332,7 +328,6 @@ class RemoteFollower(Follower):
         from amptui.runs.remote import program_there
 
         super().__init__(ssh.connection, f"{remote.host}:{ssh.header.folder}")
-        self._ssh = ssh
         self.host = remote.host
         self.attach_command = f"amptui attach {remote.argument(ssh.header.run)}"
         self.list_command = f"ssh {shlex.quote(remote.host)} {shlex.quote(f'{program_there()} runs')}"
@@ -347,7 +342,3 @@ class RemoteFollower(Follower):
 
     def lost_words(self, error: str) -> str:
         return f"{error}; to watch the run again: {self.attach_command}" if self.waiting else error
-
-    def close(self) -> None:
-        """End ssh, once it has sent what the screen said last."""
-        self._ssh.close()

@@ -95,7 +95,8 @@ def attach(
         from amptui.runs.remote import connect, remote_of
 
         if (remote := remote_of(text)) is not None:
-            with closing(RemoteFollower(remote, connect(remote))) as far_run:
+            with closing(connect(remote)) as ssh:  # which sends what the screen said last
+                far_run = RemoteFollower(remote, ssh)
                 watched = watch_run(far_run, frames_per_second, **options)
             return _conclude(watched, far_run)
     folder = live_run(text).path

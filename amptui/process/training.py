@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from amptui.base import units
 from amptui.base.errors import AmptuiError, DeviceLostError
 from amptui.base.fork import end_workers
 from amptui.base.notify_url import take_url
@@ -218,11 +219,7 @@ class Training:
         step = thread.emit_finished_steps()
         checkpoint = self.view().checkpoint
         saved_step = 0 if checkpoint is None else checkpoint.step
-        lost = "no finished step is lost"
-        if step == saved_step + 1:
-            lost = f"step {step:,} is lost"
-        elif step > saved_step:
-            lost = f"steps {saved_step + 1:,} to {step:,} are lost"
+        lost = f"{units.counted(max(0, step - saved_step), 'finished step')} lost"
         hint = f"; to resume from step {saved_step:,}: {self._resume_command()}"
         text = f"{why}: {lost}{hint if saved_step else ', there is no checkpoint'}"
         self.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))

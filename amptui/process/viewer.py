@@ -90,7 +90,7 @@ def watch_run(
             start=start,
             patience_seconds=PATIENCE_SECONDS,
             frames_per_second=frames_per_second,
-            why_ended=run.why_ended,
+            why_ended=lambda: run.error and run.lost_words(run.error),
             why_silent=lambda: run.waiting or run.silence(),
             is_away=lambda: bool(run.waiting),
             opening=opening,

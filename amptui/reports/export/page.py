@@ -26,9 +26,6 @@ from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 
-EVENTS_IN_SIGHT = 20
-"""The newest events, which are visible at once; the others open on a click."""
-
 
 class RecordedRun:
     """Collects the records of a journal in order."""
@@ -417,12 +414,7 @@ def events(view: SessionView) -> Card:
         }
         for event in view.events
     ]
-    older = items[EVENTS_IN_SIGHT:]
-    return (
-        "events",
-        ("events", items[:EVENTS_IN_SIGHT]),
-        ("fold", ("events", older), f"{units.count(len(older))} older events"),
-    )
+    return "events", ("events", items)
 
 
 def _settings(recording: RecordedRun, view: SessionView) -> Card:

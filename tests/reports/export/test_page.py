@@ -55,8 +55,8 @@ def with_flops() -> SessionView:
 
 
 def eventful() -> SessionView:
-    """More events than are in sight, one of them of several lines."""
-    texts = (f"event {n}" + "\nmore" * (n == 3) for n in range(cards.EVENTS_IN_SIGHT + 3))
+    """Events, one of them of several lines."""
+    texts = (f"event {n}" + "\nmore" * (n == 3) for n in range(5))
     notes = [Note(time=views.NOW - n, severity="warning", text=text) for n, text in enumerate(texts)]
     events = tuple(replace(event_of(note), step=100 - n) for n, note in enumerate(notes))
     return replace(views.compared(), events=events)
