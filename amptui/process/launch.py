@@ -8,8 +8,8 @@ import signal
 import socket
 import stat
 import time
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
 
 from amptui.base.errors import OutputError, RunFolderError, UsageError
 from amptui.base.fork import ChildProcess, fork, how_ended
@@ -88,20 +88,19 @@ def attach(
         raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
     from amptui.process.followers import LocalFollower, RemoteFollower
     from amptui.process.viewer import watch_run
+    from amptui.runs.remote import connect, remote_of
     from amptui.runs.socket_place import connect_to_live
 
-    options: dict[str, Any] = {"attached": True, "quiet": quiet}
-    if ":" in text:
-        from amptui.runs.remote import connect, remote_of
-
+    with ExitStack() as stack:
+        run: Follower
         if (remote := remote_of(text)) is not None:
-            with closing(connect(remote)) as ssh:  # which sends what the screen said last
-                far_run = RemoteFollower(remote, ssh)
-                watched = watch_run(far_run, frames_per_second, **options)
-            return _conclude(watched, far_run)
-    folder = live_run(text).path
-    run = LocalFollower(connect_to_live(folder), folder)
-    return _conclude(watch_run(run, frames_per_second, **options), run)
+            ssh = stack.enter_context(closing(connect(remote)))  # it sends what the screen said last
+            run = RemoteFollower(remote, ssh)
+        else:
+            folder = live_run(text).path
+            run = LocalFollower(connect_to_live(folder), folder)
+        watched = watch_run(run, frames_per_second, attached=True, quiet=quiet)
+    return _conclude(watched, run)
 
 
 def left_running(watched: "ViewerEnd", run: "Follower", still_stopping: str) -> int | None:

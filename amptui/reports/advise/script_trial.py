@@ -115,7 +115,9 @@ class _Trial:
         error = evidence.failure
         if not stages.over and not self._stop.stop_reason:
             # Its process may take seconds to end after its training, on a busy machine.
-            how_it_ended = self._ended_words(self._wait(_PATIENCE_SECONDS))
+            status = self._wait(_PATIENCE_SECONDS)
+            how_it_ended = f"ended after {units.counted(view.step, 'step')}"
+            how_it_ended += f" and {how_ended(status)}" if status else ""
             evidence.missing.setdefault("the rest", f"the script {how_it_ended}; let it train longer")
             if isinstance(view.outcome, RunFailed):
                 self._tell_last_lines()
@@ -123,11 +125,6 @@ class _Trial:
             elif not view.step:
                 error = AmptuiError(f"{self._name} {how_it_ended}", hint="let it train longer")
         return evidence, error
-
-    def _ended_words(self, status: int | None) -> str:
-        """``ended after 40 steps``, with its status if that is none of success."""
-        how = f" and {how_ended(status)}" if status else ""
-        return f"ended after {units.counted(self._session.view().step, 'step')}{how}"
 
     def _tell_last_lines(self) -> None:
         with suppress(OSError):

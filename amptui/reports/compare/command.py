@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from amptui.base import strictjson
@@ -35,7 +36,11 @@ def compare(
     ``UsageError`` for fewer than two runs, for one that does not exist, and for a page in place of a file of
     a run, and ``RunFolderError`` for a run that cannot be read.
     """
-    journals = _journals(runs, trust=trust)
+    if len(runs) < 2:
+        raise UsageError("a comparison needs two runs", hint="`amptui runs` lists those that there are")
+    if len(runs) > MAX_RUNS:
+        raise UsageError(f"at most {MAX_RUNS} runs can be compared, not {len(runs)}", hint="name fewer")
+    journals = [find_run(text, trust=trust) for text in runs]
     if html is not None:
         refuse_own_files([("--html", html)], journals)
     comparison = read_all(journals, target=target_loss)
@@ -53,14 +58,6 @@ def compare(
     return 0
 
 
-def _journals(runs: Sequence[str], *, trust: bool) -> list[Path]:
-    if len(runs) < 2:
-        raise UsageError("a comparison needs two runs", hint="`amptui runs` lists those that there are")
-    if len(runs) > MAX_RUNS:
-        raise UsageError(f"at most {MAX_RUNS} runs can be compared, not {len(runs)}", hint="name fewer")
-    return [find_run(text, trust=trust) for text in runs]
-
-
 def read_all(journals: Sequence[Path], *, target: float | None) -> Compared:
     """The comparison of the runs as they are now, each with a name of its own. Raises ``RunFolderError``."""
     names = [name_of(journal) for journal in journals]
@@ -76,13 +73,7 @@ def _read(journal: Path, name: str) -> RunFigures:
     reader = JournalReader(journal)
     # A journal under a name of its own is a copy: the folder's lock is not its.
     is_live = journal == RunDir(journal.parent).journal_path and holder(journal.parent) is not None
-    figures = figures_of(
-        reader,
-        str(journal.parent),
-        name,
-        is_live=is_live,
-        passed_over=lambda: "" if is_live else reader.passed_over,
-    )
+    figures = figures_of(reader, str(journal.parent), name, is_live=is_live)
     if figures.view.run is None and not figures.view.step and not is_live:
-        raise RunFolderError(f"{journal} holds no records", hint=figures.passed_over)
-    return figures
+        raise RunFolderError(f"{journal} holds no records", hint=reader.passed_over)
+    return figures if is_live else replace(figures, passed_over=reader.passed_over)

@@ -1,7 +1,7 @@
 """One run folded for a comparison: its session, and what it had trained at each step."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +53,7 @@ class RunFigures:
     validation: Curve
     devices: tuple[str, ...]
     """The names of all devices that it ran on."""
-    passed_over: str
+    passed_over: str = ""
     """What of its journal could not be read, in one line."""
 
     def final(self, *, validation: bool) -> float | None:
@@ -88,12 +88,10 @@ class RunFigures:
         return float(curve.seconds[places[0]]) if len(places) and self.seconds is not None else None
 
 
-def figures_of(
-    records: Iterable[Record], folder: str, name: str, *, is_live: bool, passed_over: Callable[[], str]
-) -> RunFigures:
+def figures_of(records: Iterable[Record], folder: str, name: str, *, is_live: bool) -> RunFigures:
     """What the records of one run say, in order. What a resumed run repeats replaces what it did before.
 
-    Of several optimizers only the steps of the first count. ``passed_over`` is asked after the last record.
+    Of several optimizers only the steps of the first count.
     """
     session = Session(folder)
     blocks, validations, seen = [np.empty((5, 0))], list[tuple[int, float, int]](), 0
@@ -138,7 +136,6 @@ def figures_of(
         means=_running_means(losses[has_loss]),
         validation=Curve(validated_steps, np.append(0.0, seconds)[done], validated_losses),
         devices=tuple(devices),
-        passed_over=passed_over(),
     )
 
 

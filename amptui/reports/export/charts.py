@@ -175,6 +175,8 @@ def charts(
         return Chart(title, {"": EMPTY_SERIES if series is None else series}, unit, **how)
 
     of_steps, device = logged("step"), logged("device")
+    held = {"memory_used_bytes": "used on the GPU", "allocated_bytes": "allocated by torch"}
+    memory = {words: device[name].in_units_of(2.0**30) for name, words in held.items() if name in device}
     skipped = _columns(view.skips)
     skips = (view.skips.first_step + (np.flatnonzero(skipped["high"] > 0) + 0.5) * skipped["width"]).tolist()
     points = [*_points(validations)] if view.front == FIRST else []
@@ -195,18 +197,12 @@ def charts(
         single("gradient norm", of_steps.get("grad_norm"), scaled_to="line", joins="all"),
         single("learning rate", of_steps.get("lr")),
         Chart("update/weight", logged("update"), joins="all", note=ratios),
-        Chart("GPU memory", _memory(device), "GiB", kind="linear"),
+        Chart("GPU memory", memory, "GiB", kind="linear"),
         single("GPU utilization", device.get("utilization_percent"), "%", ceiling=100.0, **sampled),
         single("GPU power", device.get("power_watts"), "W", **sampled),
     ]
     switches = [switch.step for switch in view.switches]
     return [figure(chart, axis_place, switches) if view.loss.count else None for chart in shown]
-
-
-def _memory(device: Mapping[str, Series]) -> dict[str, Series]:
-    """In GiB."""
-    names = {"memory_used_bytes": "used on the GPU", "allocated_bytes": "allocated by torch"}
-    return {words: device[name].in_units_of(2.0**30) for name, words in names.items() if name in device}
 
 
 def _points(validations: Sequence[EpochFinished | Validated]) -> Iterator[tuple[int, float, str]]:

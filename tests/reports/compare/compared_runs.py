@@ -1,6 +1,7 @@
 """Runs to compare, made from records: journals in folders, and figures without any file."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from amptui.records.run import DataInfo, EpochFinished, Record, RunFinished, RunStarted, Validation
@@ -71,7 +72,7 @@ def figures(
     is_live: bool = False,
     passed_over: str = "",
 ) -> RunFigures:
-    return figures_of(records, "runs/x", name, is_live=is_live, passed_over=lambda: passed_over)
+    return replace(figures_of(records, "runs/x", name, is_live=is_live), passed_over=passed_over)
 
 
 def seeds(
