@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from amptui.base.webhook import parse_webhook
-from amptui.process import notifier
-from amptui.process.notifier import Notifier
+from amptui.process import recording
+from amptui.process.recording import Notifier
 from amptui.records.run import Note, Record, RunFinished
 from amptui.telemetry.session import Session
 from tests.builders import make_started
@@ -47,8 +47,8 @@ def running(url: str) -> Iterator[Run]:
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(notifier, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(recording, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(recording, "RETRY_SECONDS", 0.01)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
@@ -79,8 +79,8 @@ def test_a_message_that_fails_is_sent_once_more_and_given_up_with_one_event(
 
 @pytest.mark.ci
 def test_a_silent_server_holds_up_the_end_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "CLOSING_SECONDS", 0.5)
-    monkeypatch.setattr(notifier, "TIMEOUT_SECONDS", HOURS)
+    monkeypatch.setattr(recording, "CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr(recording, "TIMEOUT_SECONDS", HOURS)
     with receiver() as server, running(server.url) as run:
         server.gate.clear()
         run.end()
@@ -90,8 +90,8 @@ def test_a_silent_server_holds_up_the_end_for_a_limited_time(monkeypatch: pytest
 
 @pytest.mark.ci
 def test_the_end_cuts_the_pause_before_a_retry_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "RETRY_SECONDS", HOURS)
-    monkeypatch.setattr(notifier, "CLOSING_SECONDS", HOURS)
+    monkeypatch.setattr(recording, "RETRY_SECONDS", HOURS)
+    monkeypatch.setattr(recording, "CLOSING_SECONDS", HOURS)
     with receiver(500) as server, running(server.url) as run:
         run.tell(alarm("disk full"))
         server.wait_for(1)
@@ -106,7 +106,7 @@ def test_workers_that_are_forked_meanwhile_never_meet_half_an_import() -> None:
     code = """
 import sys
 from amptui.base.webhook import DeliveryError, News, parse_webhook, post
-from amptui.process.notifier import Notifier
+from amptui.process.recording import Notifier
 from amptui.telemetry.view import SessionView
 
 webhook = parse_webhook("http://localhost:1")
