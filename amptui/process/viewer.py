@@ -104,14 +104,9 @@ def watch_run(
             else:
                 run.ask(request)
 
-        restore = opening.restore_at_once
-        signals = StopSignals(
-            stop,
-            hung_up=app.hang_up,
-            closes=True,
-            restore_terminal=restore,
+        signals = stack.enter_context(
+            StopSignals(stop, hung_up=app.hang_up, closes=True, restore_terminal=opening.restore_at_once)
         )
-        stack.enter_context(signals)
         with TemporaryFile() as file:
             with _terminal_reserved(file.fileno()):
                 try:
@@ -174,8 +169,7 @@ def follow_until_first_step(run: Follower) -> ViewerEnd:
     session, closed = run.session, threading.Event()
     ended, front = run.ended, PlainFront(session.view, sys.stdout)
 
-    signals = StopSignals(run.ask, hung_up=closed.set, closes=True)
-    with signals:
+    with StopSignals(run.ask, hung_up=closed.set, closes=True) as signals:
         run.start()
         while not (session.view().step or closed.is_set() or ended.wait(_POLL_SECONDS)):
             front.update()

@@ -220,10 +220,7 @@ def comparison(view: SessionView) -> Card | None:
             ("samples", lambda stats: speed.of_steps(stats, units.rate(stats.samples_per_second))),
             ("peak allocated", lambda stats: speed.peak_words(stats, NOT_AVAILABLE)),
             ("waiting for data", lambda stats: units.percent(stats.data_fraction, 1)),
-            (
-                "GPU utilization",
-                lambda stats: units.percent(stats.utilization_percent and stats.utilization_percent / 100),
-            ),
+            ("GPU utilization", lambda stats: _of_hundred(stats.utilization_percent)),
             ("last loss", lambda stats: units.loss(stats.last_loss)),
             ("skipped", lambda stats: units.count(stats.skipped)),
             ("steps counted", lambda stats: units.count(stats.steps)),
@@ -239,6 +236,10 @@ def comparison(view: SessionView) -> Card | None:
         ("verdict", [*turns, *_gain(view), *flops_hints(view.flops)]),
         ("note", ["; ".join([*speed.provisional_lines(tally), *speed.uncounted(view)])]),
     )
+
+
+def _of_hundred(value: float | None) -> str:
+    return units.percent(None if value is None else value / 100)
 
 
 def _gain(view: SessionView) -> list[str]:
