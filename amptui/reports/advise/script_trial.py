@@ -49,12 +49,12 @@ def measure_script(request: AdviseRequest, stop: Control) -> tuple[Evidence, Amp
 
     Raises AmptuiError for a script whose precision cannot be switched.
     """
+    slow = slow_on_cpu() if request.precisions is None else {}  # it takes a second in which a script may end
     limit = units.duration(request.minutes * 60)
     complain(
         f"running {request.script[0]}; amptui stops it after the measurement, at most {limit} after its "
         "first step; the script still writes its own files"
     )
-    slow = slow_on_cpu() if request.precisions is None else {}  # it takes a second in which a script may end
     stages = Stages(request.precisions or CANDIDATES, seconds=request.minutes * 60, slow_on_cpu=slow)
     with TemporaryDirectory(prefix="amptui-advise-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch) / script_name(request.script)

@@ -1,6 +1,7 @@
 """The command from its words to what it prints, on a small model and on a script, trained for real."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,17 @@ def test_a_script_that_amptui_cannot_watch_is_told_what_to_do(
     *_, said, lines = capfd.readouterr().err.splitlines()
     assert said == "amptui:   hello"
     assert "exited with status 0 before amptui could watch a training; let amptui.watch()" in lines
+
+
+def test_a_torch_that_does_not_load_is_one_line(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('hello')")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["advise", str(script)]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.endswith("(while importing torch); install torch for this Python")
 
 
 @pytest.mark.parametrize(
