@@ -6,6 +6,7 @@ in them could change the terminal's colours, its title or the clipboard.
 
 import errno
 import os
+import textwrap
 from contextlib import suppress
 from typing import TextIO
 from unicodedata import category
@@ -37,6 +38,14 @@ ASCII_REPLACEMENTS = str.maketrans(
 def one_line(text: str) -> str:
     """``text`` without line breaks, 500 characters at most."""
     return " ".join(text.split())[:500]
+
+
+def wrapped(text: str, width: int | None, first: str = "", rest: str = "") -> list[str]:
+    """``text`` in lines of ``width``, or in a single one, that begin so; words such as paths stay whole."""
+    if width is None:
+        return [first + text]
+    fill = textwrap.TextWrapper(max(20, width), first, rest, break_long_words=False, break_on_hyphens=False)
+    return fill.wrap(text) or [""]
 
 
 def printable(text: str) -> str:

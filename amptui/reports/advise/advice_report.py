@@ -1,6 +1,5 @@
 """A measurement with its recommendation, and every sentence of it: lines to read, and one JSON object."""
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -8,6 +7,7 @@ from typing import Any
 
 from amptui.base import units
 from amptui.base.table import GAP, Column, table_lines, table_width
+from amptui.base.text import wrapped
 from amptui.base.version import __version__
 from amptui.diagnosis.amp_answer import NO_AMP, AmpAnswer, interval_words
 from amptui.diagnosis.event_words import event_text
@@ -98,29 +98,18 @@ def heading(result: Recommendation) -> str:
 
 def report_lines(result: Recommendation) -> list[str]:
     """The recommendation, why, the table, what was not measured, and the lines to paste, in 80 columns."""
-    lines = [heading(result), "", *_wrapped(headline(result.advice) + ".")]
+    lines = [heading(result), "", *wrapped(headline(result.advice) + ".", WIDTH)]
     if result.interrupted:
-        lines += _wrapped("Interrupted: based on what was measured so far.")
+        lines += wrapped("Interrupted: based on what was measured so far.", WIDTH)
     for label, text in result.notes:
-        lines += _wrapped(text, f"  {label}: ", " " * (len(label) + 4))
+        lines += wrapped(text, WIDTH, f"  {label}: ", " " * (len(label) + 4))
     rows = table_rows(result.evidence.view, result.candidates)
     lines += ["", *_table_lines(rows)] if rows else []
-    missing = [line for text in not_measured(result) for line in _wrapped(text, "  ", "    ")]
+    missing = [line for text in not_measured(result) for line in wrapped(text, WIDTH, "  ", "    ")]
     lines += ["", "not measured:", *missing] if missing else []
-    how = [line for text in how_measured(result.evidence) for line in _wrapped(text)]
+    how = [line for text in how_measured(result.evidence) for line in wrapped(text, WIDTH)]
     lines += ["", *how] if how else []
     return lines + list(_paste_lines(result))
-
-
-def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _table_lines(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,7 +1,6 @@
 """Every sentence of a comparison, made from its numbers, and its tables: plain text and one JSON object."""
 
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -9,6 +8,7 @@ from typing import Any, TypeAlias
 
 from amptui.base import units
 from amptui.base.table import Column, table_lines, table_width
+from amptui.base.text import wrapped
 from amptui.diagnosis.finding_fields import times_speed
 from amptui.diagnosis.labels import data_label
 from amptui.diagnosis.words import long_words
@@ -287,14 +287,10 @@ def plain_lines(comparison: Compared, width: int | None = None) -> list[str]:
     words += [text for contrast in comparison.contrasts if (text := speed(contrast))]
     words += [] if comparison.contrasts else [ONE_GROUP]
     words += [long_words(contrast.finding) for contrast in comparison.contrasts]
-    return [*_wrapped(about, width), *tables, *_wrapped(words, width)]
-
-
-def _wrapped(lines: Sequence[str], width: int | None) -> list[str]:
-    if width is None:
-        return [*lines]
-    fill = partial(textwrap.wrap, width=width, subsequent_indent="    ", break_on_hyphens=False)
-    return [part for line in lines for part in fill(line) or [""]]
+    about, words = (
+        [part for line in lines for part in wrapped(line, width, rest=" " * 4)] for lines in (about, words)
+    )
+    return [*about, *tables, *words]
 
 
 def as_json(comparison: Compared) -> dict[str, Any]:

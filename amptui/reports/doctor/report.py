@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +10,7 @@ from dataclasses import asdict
 
 from amptui.base import strictjson
 from amptui.base.prompt import put
-from amptui.base.text import ASCII_REPLACEMENTS, printable
+from amptui.base.text import ASCII_REPLACEMENTS, printable, wrapped
 from amptui.base.units import counted
 from amptui.reports.doctor import gpus, machine
 from amptui.reports.doctor.check import Check, Kind, one_line, poor
@@ -53,7 +52,7 @@ def doctor(*, json: bool = False) -> int:
     `Check`. The last line has the type Verdict, with ``can_train``, ``device``, ``warnings`` and ``errors``
     (counts).
     """
-    width = min(_WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 0
+    width = min(_WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
     counts: Counter[Kind] = Counter()
     device, shown = None, ""
     with warnings.catch_warnings():
@@ -78,7 +77,7 @@ def doctor(*, json: bool = False) -> int:
         verdict = {"type": "Verdict", "can_train": device is not None, "device": device}
         put(strictjson.line({**verdict, "warnings": warned, "errors": failed}))
     else:
-        _write(["", *_wrapped(_verdict(device, warnings=warned, errors=failed), width)])
+        _write(["", *wrapped(_verdict(device, warnings=warned, errors=failed), width)])
     return 1 if device is None else 0
 
 
@@ -99,13 +98,13 @@ def examine(sections: Iterable[Section]) -> Iterator[tuple[str, Check]]:
             yield title, check
 
 
-def _check_lines(check: Check, width: int) -> list[str]:
-    """A sign before the text, and the hint below it, in lines of that width; of any if it is 0."""
-    sign = _SIGNS[check.severity]
-    lines = _wrapped(check.text, width, f"  {sign} ", " " * 4)
+def _check_lines(check: Check, width: int | None) -> list[str]:
+    """A sign before the text, and the hint below it, in lines of that width; of any if it is None."""
+    sign, text = _SIGNS[check.severity], printable(check.text)  # a library's message may hold escapes
+    lines = wrapped(text, width, f"  {sign} ", " " * 4)
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         lines[0] = lines[0].replace(sign, f"{_COLOURS[check.severity]}{sign}\x1b[0m", 1)
-    return lines + (_wrapped(f"→ {check.hint}", width, " " * 6, " " * 6) if check.hint else [])
+    return lines + (wrapped(f"→ {check.hint}", width, " " * 6, " " * 6) if check.hint else [])
 
 
 def _verdict(device: str | None, *, warnings: int, errors: int) -> str:
@@ -113,14 +112,6 @@ def _verdict(device: str | None, *, warnings: int, errors: int) -> str:
     if device is None:
         return f"Training cannot run here: fix {counted(errors, 'error')} first (✖){also}."
     return f"Training runs here, on {'the CPU' if device == 'cpu' else 'the GPU'}{also}."
-
-
-def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    text = printable(text)  # a library's message may hold escape sequences
-    if not width:
-        return [first + text]
-    fill = textwrap.TextWrapper(max(20, width), first, rest, break_long_words=False, break_on_hyphens=False)
-    return fill.wrap(text)
 
 
 def _write(lines: Sequence[str]) -> None:
