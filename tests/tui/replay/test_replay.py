@@ -74,7 +74,7 @@ def test_a_journal_that_cannot_be_read_on_ends_the_replay_with_the_reason(run: P
         (run / "journal.jsonl").unlink()
         terminal.press("\x1b[H")
         assert terminal.wait() == 1
-        assert re.search(rb"amptui: cannot read the journal", terminal.written)
+        assert re.search(rb"cannot read the journal", terminal.written)
         assert terminal.modes == terminal.modes_before
 
 
