@@ -366,6 +366,7 @@ def test_a_run_of_every_kind_is_used_in_every_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # a journal may have 40 kB
 @settings(max_examples=max(8, settings().max_examples // 4))  # each takes a tenth of a second
 @given(journal=forged_journals())
 def test_no_forged_journal_breaks_what_reads_it(
