@@ -96,10 +96,7 @@ def run_advise(options: argparse.Namespace) -> int:
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Benchmark a model in every precision, in alternating blocks of steps. With --compile, measure each "
-        "precision compiled and eager."
-    )
+    parser.description = "Benchmark a model in every precision, in alternating blocks of steps."
     add_shared(parser, "model")
     group = parser.add_argument_group("benchmark")
     add = group.add_argument

@@ -13,7 +13,7 @@ from amptui.base import units
 from amptui.base.amp_errors import known_hint
 from amptui.base.errors import AmptuiError, DeviceError, DeviceLostError, ExperimentError
 from amptui.device.accelerator import current_device, memory_use, properties
-from amptui.records.run import LOW_PRECISIONS, base_precision
+from amptui.records.run import LOW_PRECISIONS
 
 _OWN_FOLDER = Path(__file__).parent.parent
 _TORCH_FOLDER = Path(torch.__file__).parent
@@ -135,7 +135,7 @@ def _out_of_memory(message: str, doing: str, batch_size: int | None, precision: 
     whose = "CUDA" if other is None else other[1].replace("level_zero", "XPU")
     at = f" at batch size {batch_size}" if batch_size else ""
     ways = [f"--batch-size {batch_size // 2}"] if batch_size and batch_size > 1 else []
-    if precision is not None and base_precision(precision) not in LOW_PRECISIONS:
+    if precision is not None and precision not in LOW_PRECISIONS:
         ways.append("AMP")
     hint = "check what else uses the GPU (nvidia-smi), or use a smaller model"
     return DeviceError(

@@ -24,7 +24,7 @@ from amptui.diagnosis.words import (
 )
 from amptui.records.codec import Codec
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import LOW_PRECISIONS, base_precision, reference_precision
+from amptui.records.run import LOW_PRECISIONS, reference_precision
 from amptui.telemetry.comparison import LITTLE_SPEED, MIN_STEPS, low_precision_now
 from amptui.telemetry.finding import Finding, Grade, Measurement
 from amptui.telemetry.view import SessionView
@@ -155,9 +155,7 @@ def amp_answer(
         step=view.step,
         precision=precision,
         baseline=question.comparison.baseline or reference_precision(precision),
-        steps=sum(
-            row.steps_made for row in view.comparison.rows if base_precision(row.precision) == precision
-        ),
+        steps=sum(row.steps_made for row in view.comparison.rows if row.precision == precision),
         findings=tuple(findings.values()),
         worth=speed if speed in get_args(Worth) else "unknown",  # type: ignore[arg-type]
     )
@@ -180,7 +178,7 @@ def amp_answer(
 
 def precision_in_question(view: SessionView) -> str | None:
     """The AMP precision or FP8 that runs, else the AMP precision that ran most, else the run's."""
-    if base_precision(view.precision or "") in OTHER_PRECISIONS:
+    if view.precision in OTHER_PRECISIONS:
         return None
     low = low_precision_now(view.precision, view.compared) or view.comparison.low
     return low or (None if view.run is None else view.run.amp_precision)
@@ -220,7 +218,7 @@ def no_amp_words(precision: str | None) -> str:
 def question_words(precision: str | None) -> str:
     """``AMP verdict``, or that on FP8."""
     # A forged journal's own names are neither.
-    family = "FP8" if base_precision(precision or "") == "fp8" else "AMP"
+    family = "FP8" if precision == "fp8" else "AMP"
     return f"{family} verdict"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from amptui.records.findings import PrecisionMeasured, is_old
-from amptui.records.run import base_precision, reference_precision
+from amptui.records.run import reference_precision
 from amptui.telemetry.comparison import compare, judge_held_back, judge_speed, references
 from amptui.telemetry.finding import Finding, Freshness, Measurement, never_measured
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray, judge_xray_underflow
@@ -102,7 +102,7 @@ def _speed(question: Question, tally: Comparison, limit: Finding) -> Finding:
         why = "observed" if view.run.observed else "unsupported"
         return never_measured("speed", precision, state=why, names=names)
     state, measured_by = _NO_SPEED.get(tally.missing, ("never ran", "precision"))
-    if state == "never ran" and base_precision(view.precision or "") == precision:
+    if state == "never ran" and view.precision == precision:
         state, measured_by = "no steps", "comparison"  # its first step is under way
     if state == "reference never ran" and reference_precision(precision) != "fp32":
         measured_by = "comparison"  # `p` may lead elsewhere
@@ -254,7 +254,7 @@ def _float16(question: Question) -> Finding:
 def _agreement(question: Question) -> Finding:
     """What the newest X-ray in the precision in question found."""
     xray = question.view.numerics.xray
-    if xray is None or base_precision(xray.precision) != question.precision:
+    if xray is None or xray.precision != question.precision:
         return never_measured("agreement", question.precision, measured_by="x-ray")
     finding = judge_xray(xray)
     if finding.state == "overflow":  # whether they are many is the finding on overflow
@@ -291,7 +291,7 @@ def _loss(question: Question) -> Finding:
     loss = None if last is None else last.loss[0]
     if last is None or loss is None or not math.isfinite(loss):
         return never_measured("loss", question.precision)
-    precision = base_precision(last.precision)
+    precision = last.precision
     facts: dict[str, Any] = {"numbers": {"loss": loss}, "step": last.step, "precision": precision}
     return Finding(subject="loss", state="finite", grade="neutral", **facts)
 
@@ -343,11 +343,11 @@ def _loss_lost_since(view: SessionView) -> int | None:
 def precision_at(view: SessionView, step: int) -> str:
     """What a step ran in; empty if that is not known any more."""
     place = bisect_right([switch.step for switch in view.switches], step) - 1
-    return base_precision(view.switches[place].precision) if place >= 0 else ""
+    return view.switches[place].precision if place >= 0 else ""
 
 
 def _last_step_in(view: SessionView, precision: str) -> int | None:
     """The newest step in ``precision`` among the newest thousand stretches; None if there is none."""
     ends = (*(switch.step - 1 for switch in view.switches[1:]), view.step)
     pairs = zip(reversed(view.switches), reversed(ends), strict=False)
-    return next((end for switch, end in pairs if base_precision(switch.precision) == precision), None)
+    return next((end for switch, end in pairs if switch.precision == precision), None)

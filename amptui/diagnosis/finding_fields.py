@@ -6,7 +6,6 @@ from decimal import ROUND_DOWN, Decimal
 
 from amptui.base import units
 from amptui.diagnosis.labels import family_label, layer_label, parallel_words, precision_label, short_label
-from amptui.records.run import base_precision
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import LARGEST_FLOAT16
 
@@ -257,9 +256,7 @@ FIELDS: Mapping[str, Callable[[Finding], str]] = {
         if (skips := finding.numbers.get("recent_skips"))
         else ""
     ),
-    "underflows": lambda finding: (
-        "underflows" if base_precision(finding.precision) == "fp16" else "would underflow"
-    ),
+    "underflows": lambda finding: "underflows" if finding.precision == "fp16" else "would underflow",
     "than": lambda finding: precision_label(finding.names.get("than", "fp32")),
     "than_other": lambda finding: (  # FP32 need not be named
         "" if (than := finding.names.get("than", "fp32")) == "fp32" else precision_label(than)

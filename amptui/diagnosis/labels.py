@@ -5,15 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from amptui.base import units
-from amptui.records.findings import PrecisionsCompared
 from amptui.records.own_loop import LossForm
-from amptui.records.run import (
-    AMP_PRECISIONS,
-    EAGER_SUFFIX,
-    DataInfo,
-    RunStarted,
-    base_precision,
-)
+from amptui.records.run import AMP_PRECISIONS, DataInfo, RunStarted
 from amptui.records.samples import GpuSample
 from amptui.records.steps import Steps
 from amptui.telemetry.rank_watch import RankSummary
@@ -37,9 +30,8 @@ _SIGNS: Mapping[str, tuple[str, str]] = {
 
 
 def precision_label(name: str) -> str:
-    """``AMP fp16`` for ``fp16``, ``AMP fp16 eager`` for ``fp16 eager``; other names are labels."""
-    base = base_precision(name)
-    return _SIGNS.get(base, ("?", base))[1] + name[len(base) :]
+    """``AMP fp16`` for ``fp16``; other names are labels."""
+    return _SIGNS.get(name, ("?", name))[1]
 
 
 def short_label(name: str) -> str:
@@ -49,7 +41,7 @@ def short_label(name: str) -> str:
 
 def family_label(name: str | None) -> str:
     """``AMP`` for its precisions, and where none is named; for others their label."""
-    return "AMP" if not name or base_precision(name) in AMP_PRECISIONS else precision_label(name)
+    return "AMP" if not name or name in AMP_PRECISIONS else precision_label(name)
 
 
 def layer_label(name: str) -> str:
@@ -57,17 +49,9 @@ def layer_label(name: str) -> str:
     return f"layer {name}" if name.isdecimal() else name or "the model"
 
 
-def compared_label(name: str, result: PrecisionsCompared) -> str:
-    """The label of a row of ``result``: where others ran eagerly, ``AMP fp16 compiled``."""
-    label = precision_label(name)
-    if name != base_precision(name) or not any(row.precision.endswith(EAGER_SUFFIX) for row in result.rows):
-        return label
-    return f"{label} compiled"
-
-
 def precision_letter(name: str | None) -> str:
     """The one-cell letter for a precision, where there is no room for its label."""
-    return _SIGNS.get(base_precision(name or ""), "?")[0]
+    return _SIGNS.get(name or "", "?")[0]
 
 
 def signed_label(name: str) -> str:

@@ -7,7 +7,7 @@ from amptui.diagnosis.activity import newest
 from amptui.diagnosis.finding_fields import cosine_words, distance_words, output_words
 from amptui.diagnosis.labels import layer_label, precision_label
 from amptui.records.findings import Float16Window, LayerAgreement, ModuleRange, ModulesTraced, XRayTaken
-from amptui.records.run import LossScaleChanged, base_precision
+from amptui.records.run import LossScaleChanged
 from amptui.telemetry.numerics import MIN_OF
 from amptui.telemetry.view import NumericsView, SessionView
 
@@ -103,7 +103,7 @@ OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy casts to 
 
 def layers_legend(xray: XRayTaken) -> str:
     """What the columns of an X-ray's layers are."""
-    low = "FP8" if base_precision(xray.precision) == "fp8" else "AMP"
+    low = "FP8" if xray.precision == "fp8" else "AMP"
     return (
         f"{low}'s gradients and FP32's of the same batch and weights: cosine 1 is the same direction, "
         f"error |{low}−FP32| / |FP32|, lost: zero only in {low}"

@@ -3,10 +3,10 @@
 from collections.abc import Collection
 
 from amptui.base import units
-from amptui.diagnosis.labels import compared_label, precision_label
+from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.words import explained_words, long_words, speed_words
-from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import RunStarted, base_precision
+from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
+from amptui.records.run import RunStarted
 from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, judge_speed
 from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.memory import LITTLE_MEMORY, judge_memory, judge_memory_use
@@ -29,35 +29,22 @@ def result_cards(result: PrecisionsCompared, run: RunStarted | None = None) -> l
     ``AMP fp16 1.71× the speed of FP32 (1.68 to 1.74), 38% less peak memory, 0 skips, 12 blocks of 20
     steps, mnist-deep, batch 256, H200``.
     """
-    cards, than, peak = [], compared_label(result.baseline, result), result.rows[0].peak_allocated_bytes
+    cards, peak = [], result.rows[0].peak_allocated_bytes
     for row in result.rows[1:]:
         if not row.speedup or row.speedup <= 0:
             continue
-        speed = judge_speed(row.speedup, row.speedup_low, row.speedup_high, than=than)
-        parts = [f"{compared_label(row.precision, result)} {speed_words(speed, _FEW_BLOCKS)}"]
+        speed = judge_speed(row.speedup, row.speedup_low, row.speedup_high, than=result.baseline)
+        parts = [f"{precision_label(row.precision)} {speed_words(speed, _FEW_BLOCKS)}"]
         if row.peak_allocated_bytes is not None and peak:
             parts.append(long_words(judge_memory(row.peak_allocated_bytes / peak)))
-        if base_precision(row.precision) == "fp16":
+        if row.precision == "fp16":
             parts.append(units.counted(row.skipped, "skip"))
         parts.append(blocks_words(row.blocks, result))
         if run is not None:
             batch = [f"batch {units.count(run.batch_size)}"] if run.batch_size else []
             parts += [run.model, *batch, run.device_name.removeprefix("NVIDIA ")]
         cards.append(", ".join(parts))
-    # Those beside the baseline are among them.
-    pairs = [pair for pair in result.pairs if pair.speedup > 0 and pair.than != result.baseline]
-    return cards + [pair_words(pair, result) for pair in pairs]
-
-
-def pair_words(pair: PairCompared, result: PrecisionsCompared | None = None) -> str:
-    """``AMP bf16 compiled 1.24× the speed of AMP bf16 eager (1.20 to 1.28)``.
-
-    Without ``result`` the first is not named.
-    """
-    than = precision_label(pair.than) if result is None else compared_label(pair.than, result)
-    speed = judge_speed(pair.speedup, pair.speedup_low, pair.speedup_high, than=than)
-    words = speed_words(speed, _FEW_BLOCKS)
-    return words if result is None else f"{compared_label(pair.precision, result)} {words}"
+    return cards
 
 
 def result_of_the_pair(view: SessionView) -> PrecisionMeasured | None:

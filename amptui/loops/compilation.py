@@ -1,13 +1,12 @@
 """``torch.compile`` for a run: whether it works here, the model compiled in place, its compilations timed."""
 
-import copy
 import importlib.util
 import os
 import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +16,8 @@ import torch
 from torch import nn
 
 from amptui.device.accelerator import capabilities, properties
-from amptui.recipe.precision import Precision
 from amptui.records.findings import ModelCompiled
-from amptui.records.run import EAGER_SUFFIX, Phase, PhaseChanged, Record
+from amptui.records.run import Phase, PhaseChanged, Record
 
 MAX_VARIANTS = 64
 """Compiled variants of one function. torch's own limit is 8, after which it runs eagerly; the model alone
@@ -110,37 +108,6 @@ class NewIteration(AbstractContextManager[None]):
 
     def __exit__(self, *error: Any) -> None:
         self._context.__exit__(*error)
-
-
-class EagerForward(AbstractContextManager[None]):
-    """A forward pass's context in which a model that was compiled in place runs eagerly.
-
-    Only this: parts that the model compiles itself stay compiled, as in a run that does not compile.
-    """
-
-    def __init__(self, context: AbstractContextManager[object], model: nn.Module) -> None:
-        self._context = context
-        self._model = model
-        self._compiled: Callable[..., Any] | None = None
-
-    def __enter__(self) -> None:
-        self._context.__enter__()
-        self._compiled, self._model._compiled_call_impl = self._model._compiled_call_impl, None
-
-    def __exit__(self, *error: Any) -> None:
-        self._model._compiled_call_impl = self._compiled
-        self._context.__exit__(*error)
-
-
-def eager_precisions(precisions: Mapping[str, Precision], model: nn.Module) -> dict[str, Precision]:
-    """The same precisions for a compiled ``model`` that runs eagerly meanwhile, by names of their own."""
-    eager_by_name = {}
-    for name, precision in precisions.items():
-        eager = copy.copy(precision)
-        eager.name, eager.eager, eager.replays_graphs = name + EAGER_SUFFIX, True, False
-        eager.forward_context = EagerForward(eager.forward_context, model=model)
-        eager_by_name[eager.name] = eager
-    return eager_by_name
 
 
 class CompiledIn(NamedTuple):

@@ -26,7 +26,6 @@ from amptui.device.accelerator import capabilities, default_device, device_count
 from amptui.loops.compilation import (
     NewIteration,
     compile_in_place,
-    eager_precisions,
     missing_for_compile,
     uses_cuda_graphs,
 )
@@ -386,8 +385,6 @@ def assemble(
     for precision in precisions.values():
         precision.linears = linears
     check_enterable(precisions[choices.precision], unsupported)
-    if request.compile_mode is not None:
-        precisions |= eager_precisions(precisions, model)
     strategy.join((training, validation), unsupported)
     return Prepared(
         request=request,

@@ -16,8 +16,7 @@ from typing import Literal
 import numpy as np
 
 from amptui.base.student import t_quantile
-from amptui.records.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import EAGER_SUFFIX, base_precision
+from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records.steps import Steps
 
 BLOCK_STEPS = 20
@@ -196,8 +195,8 @@ class ABTest:
         self._rounds += 1
         # Every other round runs backwards, so that a steady drift cancels.
         self._remaining = list(self._precisions if self._rounds % 2 == 0 else reversed(self._precisions))
-        sides = [(name, self._precisions[0]) for name in self._precisions[1:]] + self._pairs()
-        widths = [ratio.relative_width for side in sides if (ratio := self._ratio(*side))]
+        ratios = map(self._ratio, self._precisions[1:])
+        widths = [ratio.relative_width for ratio in ratios if ratio is not None]
         narrow = all(width is not None and width <= NARROW for width in widths)
         if self._rounds >= MIN_ROUNDS and widths and narrow:
             self._reason = "narrow"
@@ -226,17 +225,11 @@ class ABTest:
             reason=self._reason,
             failed=dict(self._failed),
             chosen=self.chosen,
-            pairs=tuple(pair for side in self._pairs() if (pair := self._pair(*side))),
         )
 
-    def _pairs(self) -> list[tuple[str, str]]:
-        """Each compiled precision beside itself run eagerly, and beside the first compiled one."""
-        compiled = [name for name in self._precisions if name == base_precision(name)]
-        eager = {name: name + EAGER_SUFFIX for name in compiled if name + EAGER_SUFFIX in self._precisions}
-        return [*eager.items(), *((name, compiled[0]) for name in compiled[1:] if eager)]
-
-    def _ratio(self, precision: str, than: str) -> Ratio | None:
-        both = zip(self._medians(than), self._medians(precision), strict=False)
+    def _ratio(self, precision: str) -> Ratio | None:
+        """The baseline's step time by that of ``precision``."""
+        both = zip(self._medians(self._precisions[0]), self._medians(precision), strict=False)
         pairs = [(before, after) for before, after in both if before is not None and after is not None]
         return paired_ratio([before for before, _ in pairs], [after for _, after in pairs])
 
@@ -244,22 +237,9 @@ class ABTest:
         """Those of whole rounds; of the first one as far as it is."""
         return self._blocks[precision].medians[: self._rounds or None]
 
-    def _pair(self, precision: str, than: str) -> PairCompared | None:
-        ratio = self._ratio(precision, than)
-        if ratio is None:
-            return None
-        return PairCompared(
-            precision=precision,
-            than=than,
-            speedup=ratio.value,
-            speedup_low=ratio.low,
-            speedup_high=ratio.high,
-        )
-
     def _row(self, precision: str) -> PrecisionMeasured:
         blocks = self._blocks[precision]
-        baseline = self._precisions[0]
-        ratio = self._ratio(precision, baseline) if precision != baseline else None
+        ratio = self._ratio(precision) if precision != self._precisions[0] else None
         medians = [seconds for seconds in self._medians(precision) if seconds is not None]
         # As the ratio is made: the times of two rows by each other are the ratio between them.
         step_seconds = geometric_mean(medians) if medians else None

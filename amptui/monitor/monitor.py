@@ -44,7 +44,6 @@ from amptui.records.run import (
     PauseChanged,
     PrecisionChanged,
     Record,
-    base_precision,
 )
 from amptui.records.steps import Steps
 
@@ -275,7 +274,7 @@ class Monitor:
 
     def _take_xray(self, batches: Sequence[Any], *, counts_operations: bool) -> str:
         """Emit an X-ray; return why there is none."""
-        trained, precision = self._trained, base_precision(self.switch.precision.name)
+        trained, precision = self._trained, self.switch.precision.name
         if precision not in LOW_PRECISIONS:
             precision = self.switch.low_precision
         scale = self.loss_scale() if trained.precisions[precision].scales else None

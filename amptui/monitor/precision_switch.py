@@ -19,14 +19,12 @@ from amptui.recipe.trained import Trained
 from amptui.records.answers import RequestMade
 from amptui.records.control import Control
 from amptui.records.run import (
-    EAGER_SUFFIX,
     LOW_PRECISIONS,
     BlockFinished,
     Note,
     PrecisionChanged,
     Record,
     Severity,
-    base_precision,
 )
 from amptui.records.steps import Steps
 
@@ -259,9 +257,7 @@ class PrecisionSwitch:
 
     def _is_unsupported(self, name: str, request: RequestMade | None) -> bool:
         """Whether the device does not support ``name``; reports it."""
-        why = self._trained.unsupported.get(base_precision(name))
-        if why is None and name not in self._trained.precisions:
-            why = "the model is not compiled"
+        why = self._trained.unsupported.get(name)
         if why is None and (self._ranks is None or not self.can_retry):  # else all agree on it
             why = self._trained.precisions[name].reason_not_to_enter() or None
         if why is not None:
@@ -301,8 +297,6 @@ class PrecisionSwitch:
     def _start_or_stop_ab_test(self, comparison: RequestMade, step: int) -> None:
         """Start an A/B test of the requested precisions, or stop it if there are none. One runs at a time."""
         running, precisions = self._ab_test, comparison.precisions
-        if comparison.eager:
-            precisions = tuple(side for name in precisions for side in (name + EAGER_SUFFIX, name))
         if running is not None and precisions:
             self._control.refuse(comparison, "comparison running")
             return
@@ -360,7 +354,7 @@ class PrecisionSwitch:
         """Report the steps since the last switch."""
         if not 0 < self._first_step <= step:
             return
-        if (name := base_precision(self.precision.name)) in LOW_PRECISIONS:
+        if (name := self.precision.name) in LOW_PRECISIONS:
             self.low_precision = name
         peak = self._add_peak(self._ab_test)
         self._emit(

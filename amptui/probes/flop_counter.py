@@ -24,7 +24,7 @@ from amptui.probes.probe import dtype_name, tensors_in
 from amptui.recipe.float8 import quiet_loggers
 from amptui.recipe.precision import Precision, Tf32Flags
 from amptui.records.findings import FlopsCounted, UnalignedProduct
-from amptui.records.run import Note, base_precision
+from amptui.records.run import Note
 
 MAX_PRODUCTS = 3
 """Unaligned products that one record names; all count in its sum."""
@@ -275,15 +275,6 @@ def _own_function() -> str:
     return str(function.__name__)
 
 
-def is_compiled(model: nn.Module, *, inside: bool = False) -> bool:
-    """Whether ``torch.compile`` runs a part of it: that hides its operators, and takes its time once.
-
-    ``inside``: a part other than the whole.
-    """
-    modules = list(model.modules())[inside:]
-    return any(m._compiled_call_impl is not None or hasattr(m, "_orig_mod") for m in modules)
-
-
 def is_anything_compiled() -> bool:
     """Whether this process has given anything to ``torch.compile``, which would run eagerly if counted."""
     frames = sys.modules.get("torch._dynamo.eval_frame")  # torch.compile() imports it
@@ -336,8 +327,10 @@ class FlopSchedule:
     def __init__(self, model: nn.Module, emit: Callable[[FlopsCounted | Note], object]) -> None:
         self._model = model
         self._emit = emit
-        self._counts = not is_compiled(model)
-        self._counts_eager = not is_compiled(model, inside=True)
+        # torch.compile hides the operators of what it runs, and takes its time once.
+        self._counts = not any(
+            m._compiled_call_impl is not None or hasattr(m, "_orig_mod") for m in model.modules()
+        )
         self._flops: dict[tuple[str, StepInputs], int] = {}
         self._newest: FlopsCounted | None = None
         self._vary = False
@@ -345,7 +338,7 @@ class FlopSchedule:
 
     def is_due(self, precision: Precision, inputs: StepInputs) -> bool:
         """Whether to count a step, which must be a warm-up step: counting makes it slower."""
-        if self._vary or not (self._counts_eager if precision.eager else self._counts):
+        if self._vary or not self._counts:
             return False
         earlier_inputs = [earlier for name, earlier in self._flops if name == precision.name]
         if inputs in earlier_inputs:
@@ -375,7 +368,7 @@ class FlopSchedule:
         self._vary = self._vary or bool(others - {count.flops})
         self._newest = replace(count, samples=inputs.samples, shapes_vary=self._vary)
         self._emit(self._newest)
-        is_float8 = base_precision(count.precision) != "fp8" or "float8" in count.flops_by_type
+        is_float8 = count.precision != "fp8" or "float8" in count.flops_by_type
         if not is_float8 and not self._no_float8_reported:
             self._no_float8_reported = True
             text = (

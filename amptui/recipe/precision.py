@@ -96,8 +96,6 @@ class Precision:
 
     scales = False
     """Whether gradients are multiplied by the loss scale, and steps may be skipped."""
-    eager = False
-    """Whether a compiled model runs eagerly, to measure what compiling gains."""
     linears: Float8Linears | None = None
     """The Linear layers that can; None where only the script knows its model."""
     replays_graphs = False

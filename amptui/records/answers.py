@@ -32,8 +32,6 @@ class RequestMade:
     """Why ``stop`` asks for the end."""
     at_once: bool = False
     """Whether ``stop`` does not wait for the end of the current step."""
-    eager: bool = False
-    """Whether ``comparison`` asks for each precision without ``torch.compile`` too, the first as baseline."""
 
     def asks_the_same(self, other: "RequestMade") -> bool:
         """Whether both ask for the same, whoever asks and when."""

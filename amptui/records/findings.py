@@ -242,19 +242,6 @@ class PrecisionMeasured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairCompared:
-    """Two rows of a comparison beside each other, none of which need be the baseline."""
-
-    precision: str
-    than: str
-    speedup: float
-    """The step time of ``than`` by that of ``precision``, from pairs of neighbouring blocks."""
-    speedup_low: float | None
-    """95% interval of the speed-up; None, as the other end, with fewer than three pairs."""
-    speedup_high: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionsCompared:
     """The progress of a comparison, or its result if ``over``, with the reason."""
 
@@ -275,12 +262,6 @@ class PrecisionsCompared:
     """The precisions that could not be entered, each with the error; the others began anew without them."""
     chosen: str = ""
     """What ran before it and runs again after it."""
-    pairs: tuple[PairCompared, ...] = ()
-    """Where each precision ran eagerly too: compiled by eager, and compiled by the first one compiled."""
-
-    def pair(self, precision: str, than: str) -> PairCompared | None:
-        """The steps in ``precision`` beside those of ``than``; None if that was not measured."""
-        return next((pair for pair in self.pairs if (pair.precision, pair.than) == (precision, than)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,22 +59,14 @@ def parse_precision(name: str, choices: Sequence[str] = PRECISIONS) -> str:
 
 def reference_precision(precision: str) -> str:
     """What a low precision is judged against: ``fp32`` for AMP; ``bf16`` for FP8, which builds on it."""
-    return "bf16" if base_precision(precision) == "fp8" else "fp32"
+    return "bf16" if precision == "fp8" else "fp32"
 
-
-EAGER_SUFFIX = " eager"
-"""Steps in ``fp32 eager`` ran without the ``torch.compile`` that was asked for, to measure what it gains."""
 
 MIN_SOUND_SCALE = 1.0
 """Below it the loss scale makes gradients smaller, the opposite of its purpose."""
 
 COLLAPSE_SKIPS = 5
 """After so many skips in a row another halving is unlikely to help; from 65,536 the scale is then 2,048."""
-
-
-def base_precision(name: str) -> str:
-    """``fp32`` for ``fp32 eager``; other names are returned unchanged."""
-    return name.removesuffix(EAGER_SUFFIX)
 
 
 def precision_place(name: str) -> int:

@@ -70,7 +70,7 @@ def parse(line: bytes) -> Message:
         if not set(precisions) <= set(PRECISIONS):
             raise ValueError("no such precision")
         count = len(precisions)
-        if len(set(precisions)) != count or (message.kind == "comparison" and count == 1 > message.eager):
+        if len(set(precisions)) != count or (message.kind == "comparison" and count == 1):
             raise ValueError("a comparison needs two or more different precisions")
     except ValueError as error:
         raise ProtocolError("not a message that this run knows") from error

@@ -18,7 +18,6 @@ from amptui.records.run import (
     PrecisionChanged,
     RunResumed,
     RunStarted,
-    base_precision,
     precision_place,
     reference_precision,
 )
@@ -327,7 +326,7 @@ def low_precision_now(current: str | None, compared: PrecisionsCompared | None) 
 
     During a test it stays the same: the first that is not the baseline.
     """
-    names: tuple[str, ...] = (base_precision(current or ""),)
+    names: tuple[str, ...] = (current or "",)
     if compared is not None and not compared.over:
         names = tuple(row.precision for row in compared.rows if row.precision != compared.baseline)
     return next((name for name in names if name in LOW_PRECISIONS), "")

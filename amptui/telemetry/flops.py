@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from amptui.records.findings import FlopsCounted
-from amptui.records.run import EAGER_SUFFIX, RunStarted, base_precision, precision_place
+from amptui.records.run import RunStarted, precision_place
 from amptui.telemetry.view import PrecisionFlops, PrecisionStats
 
 _ONE_TYPE = {"ieee": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16"}
@@ -53,14 +53,8 @@ class FlopsWatch:
         return tuple(flops)
 
     def _borrowed(self, precision: str) -> FlopsCounted:
-        """Another precision's count: a compiled model is counted once, and computes as much in each.
-
-        Run eagerly beside it, the same precision computes the same.
-        """
-        eager = self._counts.get(precision + EAGER_SUFFIX)
-        if eager is not None:
-            return replace(eager, precision=precision)
-        number_type, count = _ONE_TYPE.get(base_precision(precision)), next(iter(self._counts.values()))
+        """Another precision's count: a compiled model is counted once, and computes as much in each."""
+        number_type, count = _ONE_TYPE.get(precision), next(iter(self._counts.values()))
         return replace(
             count,
             precision=precision,

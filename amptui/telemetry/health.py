@@ -18,7 +18,6 @@ from amptui.records.findings import (
     ParameterWindow,
     XRayTaken,
 )
-from amptui.records.run import base_precision
 from amptui.telemetry.finding import Finding, Grade
 
 LARGEST_FLOAT16 = 65504.0
@@ -233,7 +232,7 @@ def judge_trace(trace: ModulesTraced) -> Finding:
         state=state,
         grade=grade,
         happened=began is not None,
-        about="fp16" if began is None else base_precision(trace.precision),
+        about="fp16" if began is None else trace.precision,
         numbers={
             "largest": None if nearest is None else nearest.largest,
             "modules": trace.modules,
@@ -305,7 +304,7 @@ def judge_xray(xray: XRayTaken) -> Finding:
         state=state,
         grade=grade,
         happened=False,
-        about="" if state == "FP32 loss not finite" else base_precision(xray.precision),
+        about="" if state == "FP32 loss not finite" else xray.precision,
         numbers={
             "cosine": None if worst is None else worst.cosine,
             "count": float(count),

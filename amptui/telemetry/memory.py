@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from amptui.records.findings import MemoryBreakdown
-from amptui.records.run import AMP_PRECISIONS, base_precision
+from amptui.records.run import AMP_PRECISIONS
 from amptui.telemetry.comparison import references
 from amptui.telemetry.finding import Finding, Grade
 
@@ -41,7 +41,7 @@ def sides(
     """The newest in bf16 and in FP8 if ``low`` is that, else the newest without AMP and with it."""
     newest_first = sorted(memory, key=lambda breakdown: -breakdown.step)
     names = ("fp8",) if low == "fp8" else AMP_PRECISIONS
-    full = (one for one in newest_first if base_precision(one.precision) in references(names[0]))
+    full = (one for one in newest_first if one.precision in references(names[0]))
     below = (one for one in newest_first if one.precision in names)
     return next(full, None), next(below, None)
 

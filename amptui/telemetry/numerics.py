@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import base_precision
 from amptui.records.steps import Column, Steps, are_finite
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import LARGEST_FLOAT16
@@ -54,7 +53,7 @@ def headrooms(steps: Steps, float16_scale: float) -> Column | None:
     maxima, scales = steps.grad_max, steps.loss_scale
     if maxima.count(None) == steps.count:
         return None
-    if base_precision(steps.precision) in OTHER_PRECISIONS:
+    if steps.precision in OTHER_PRECISIONS:
         return [None] * steps.count
     scale = float16_scale if scales[0] is None else scales[0]
     is_usual = scales.count(scales[0]) == len(scales) and 0.0 < scale < math.inf
@@ -123,7 +122,7 @@ class NumericsWatch:
             measured_step=newest.step,
             headroom_scale=self._newest_scale,
         )
-        if base_precision(precision or "") in OTHER_PRECISIONS:
+        if precision in OTHER_PRECISIONS:
             return view
         return replace(
             view,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from amptui.records.findings import PhaseSeconds, StepTimed
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import LOW_PRECISIONS, base_precision, precision_place
+from amptui.records.run import LOW_PRECISIONS, precision_place
 from amptui.telemetry.comparison import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE, LITTLE_SPEED, compare, median
 from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.view import Comparison, PrecisionTiming
@@ -111,7 +111,7 @@ def judge_limit(timing: PrecisionTiming, *, about: str = "", ranks: int = 1) -> 
     most = 1 / share if state == "input" else 1 / (1 - share) if 1 - share >= LITTLE_REST else None
     if not about and precision in LOW_PRECISIONS:
         about = precision
-    is_known = base_precision(precision) not in OTHER_PRECISIONS
+    is_known = precision not in OTHER_PRECISIONS
     if state == "compute" and ranks > 1:
         state = "communication"
     return Finding(

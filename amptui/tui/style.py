@@ -8,7 +8,7 @@ from rich.color import Color
 from rich.style import Style as RichStyle
 
 from amptui.base.units import SEVERITY_SIGNS
-from amptui.records.run import Severity, base_precision
+from amptui.records.run import Severity
 from amptui.tui.background import Background
 
 
@@ -115,7 +115,7 @@ _PRECISION_STYLES = {
 
 def precision_style(precision: str | None) -> Style:
     """The style of a precision wherever it is shown; plain for an unknown one."""
-    return _PRECISION_STYLES.get(base_precision(precision or ""), Style.TEXT)
+    return _PRECISION_STYLES.get(precision or "", Style.TEXT)
 
 
 VERDICT_SIGNS: Mapping[Severity, tuple[str, Style]] = {

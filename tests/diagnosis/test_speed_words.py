@@ -26,7 +26,6 @@ from tests.telemetry.record_samples import (
     faster,
     measured,
     memory,
-    pair,
     timed,
     xray,
 )
@@ -162,23 +161,12 @@ def beside_fp32(**changes: Any) -> PrecisionsCompared:
     return compared(rows=(measured("fp32"), faster(**changes)))
 
 
-COMPILED = compared(
-    baseline="fp32 eager",
-    rows=(
-        measured("fp32 eager"),
-        *(replace(faster(), precision=name) for name in ("fp32", "fp16 eager", "fp16")),
-    ),
-    pairs=(pair("fp32", "fp32 eager", 1.71), pair(), pair(than="fp32", speedup=0.8), pair(speedup=0.0)),
-)
-
-
 def test_what_a_comparison_found_may_be_quoted(goldens: Goldens) -> None:
     run = make_started(device_name="NVIDIA H200", model="mnist-deep", batch_size=256)
     results = {
         "no interval": beside_fp32(speedup_low=None),
         "the same memory": beside_fp32(peak_allocated_bytes=2 * 2**30),
         "more memory": beside_fp32(peak_allocated_bytes=3 * 2**30),
-        "compiled": COMPILED,
     }
     rows = {name: result_cards(result, None) for name, result in results.items()}
     goldens.check("words/comparisons", table({"of a run": result_cards(compared(), run), **rows}))

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from amptui import Data, DataRequest
-from amptui.loops.compilation import compile_in_place, eager_precisions
+from amptui.loops.compilation import compile_in_place
 from amptui.loops.setup import Prepared
 from tests.tiny import Tiny
 
@@ -59,5 +59,4 @@ def failing_in_autocast(graph: Any, _inputs: object) -> Any:
 def compiled(prepared: Prepared, backend: str | Callable[..., Any] = "aot_eager") -> Prepared:
     """As ``--compile`` prepares a run, with another backend."""
     compile_in_place(prepared.model, backend=backend)
-    prepared.precisions.update(eager_precisions(prepared.precisions, prepared.model))
     return prepared

@@ -79,7 +79,6 @@ PAUSE, GO_ON = (RequestMade("pause", paused=paused) for paused in (True, False))
 STOP, X_RAY, TRACE = RequestMade("stop", reason="the test"), RequestMade("x-ray"), RequestMade("trace")
 HISTOGRAM, CHECKPOINT = RequestMade("histogram"), RequestMade("checkpoint")
 WITH_TF32 = RequestMade("comparison", precisions=("fp32", "tf32"))
-EAGER = RequestMade("comparison", precisions=("fp32", "bf16"), eager=True)
 
 ANSWERED: list[tuple[Asks, tuple[RequestMade, ...], list[str], type[Record], int]] = [
     ({4: (BF16,)}, (), ["precision: taken"], PrecisionChanged, 1),
@@ -94,7 +93,6 @@ ANSWERED: list[tuple[Asks, tuple[RequestMade, ...], list[str], type[Record], int
     ({4: (X_RAY, X_RAY)}, (), ["x-ray: taken"] * 2, XRayTaken, 1),
     ({4: (TRACE, TRACE)}, (), ["trace: taken"] * 2, ModulesTraced, 1),
     ({4: (WITH_TF32,)}, (), ["comparison: unavailable"], PrecisionsCompared, 0),
-    ({4: (EAGER,)}, (), ["comparison: unavailable"], PrecisionsCompared, 0),
     ({4: (CHECKPOINT,)}, (), ["checkpoint: taken"], CheckpointWritten, 1),
 ]
 """What is asked after which steps, and while the run stands; the answers in order; the records of what is

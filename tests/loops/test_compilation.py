@@ -4,23 +4,21 @@ Most of these tests use torch's ``aot_eager`` backend, which traces and guards l
 no compiler.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from amptui.cli import main
 from amptui.device.failure import explain
 from amptui.loops.compilation import MAX_VARIANTS, missing_for_compile
 from amptui.loops.resume import newest_checkpoint
-from amptui.loops.setup import Prepared
 from amptui.records.answers import RequestMade
 from amptui.records.control import Control
-from amptui.records.findings import ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.records.findings import ModelCompiled, ModulesTraced, XRayTaken
 from amptui.records.run import PhaseChanged, PrecisionChanged
 from tests.builders import StepRow
 from tests.loops.compiled_runs import Uneven, compiled, failing_in_autocast, nothing_compiled
@@ -173,68 +171,3 @@ def test_a_compiled_run_computes_what_an_eager_one_does() -> None:
         ("fp32", False),
         ("bf16", False),
     ]
-
-
-def counting_backend(calls: list[str]) -> Callable[..., Any]:
-
-    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            calls.append("bf16" if torch.is_autocast_enabled("cpu") else "fp32")
-            return graph.forward(*args)
-
-        return run
-
-    return backend
-
-
-def compared(prepared: Prepared, *precisions: str) -> Log:
-    """A run that compares precisions eagerly and compiled, and goes on a little."""
-    control = Control()
-    control.ask(RequestMade("comparison", precisions=precisions, eager=True))
-    log = Log()
-
-    def stop_after(record: object) -> None:
-        if isinstance(record, PrecisionsCompared) and record.over:
-            control.ask(RequestMade("stop", reason="compared"))
-
-    log.watch = stop_after
-    train(prepared, log, control)
-    return log
-
-
-@pytest.mark.ci
-def test_steps_alternate_between_eager_and_compiled_and_only_those_meant_to_be_are_compiled() -> None:
-    calls: list[str] = []
-    prepared = prepare(Tiny(epochs=200), validation=False, max_rounds=3)
-    log = compared(compiled(prepared, counting_backend(calls)), "fp32", "bf16")
-    steps = log.of(StepRow)
-    ran = Counter(record.precision for record in steps)
-    assert set(ran) == {"fp32 eager", "fp32", "bf16 eager", "bf16"}
-    assert Counter(calls) == {name: ran[name] for name in ("fp32", "bf16")}
-    assert {(record.precision, record.what) for record in log.of(ModelCompiled)} == {
-        ("fp32", "first"),
-        ("bf16", "first"),
-    }
-    order = [record.current for record in log.of(PrecisionChanged)]
-    sides = ["fp32 eager", "fp32", "bf16 eager", "bf16"]
-    there_and_back = [*sides, *sides[-2::-1], *sides[1:]]
-    assert order[: len(there_and_back)] == there_and_back
-
-
-@pytest.mark.ci
-def test_eager_steps_compute_what_a_run_that_does_not_compile_does() -> None:
-    prepared = prepare(Tiny(epochs=200), validation=False, max_rounds=2)
-    log = compared(compiled(prepared), "fp32")
-    plain = log_of(prepare(Tiny(epochs=200), validation=False, steps=len(log.of(StepRow))))
-    assert losses(log) == pytest.approx(losses(plain), rel=1e-3)
-    first = [record.loss for record in log.of(StepRow) if record.precision == "fp32 eager"][:10]
-    assert first == losses(plain)[:10], "bit for bit until compiled steps follow"
-
-
-@pytest.mark.ci
-def test_a_compiled_precision_that_fails_leaves_the_eager_one() -> None:
-    prepared = prepare(Tiny(epochs=200), validation=False, max_rounds=2)
-    result = compared(compiled(prepared, failing_in_autocast), "fp32", "bf16").of(PrecisionsCompared)[-1]
-    assert [row.precision for row in result.rows] == ["fp32 eager", "fp32", "bf16 eager"]
-    assert list(result.failed) == ["bf16"]
-    assert [(pair.precision, pair.than) for pair in result.pairs] == [("fp32", "fp32 eager")]

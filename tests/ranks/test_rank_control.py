@@ -131,7 +131,7 @@ def taken(kind: RequestKind, control: RankControl) -> object:
         (lambda leader: leader.ask(BF16), partial(taken, "precision"), ("precision", "bf16", None)),
         (lambda leader: leader.want(checkpoint=True), RankControl.take_wanted_checkpoint, True),
         (lambda leader: leader.want_probes(WINDOW | WEIGHTS), RankControl.take_probes, WINDOW | WEIGHTS),
-        (lambda leader: leader.want_turn("bf16 eager", now="fp32"), RankControl.take_turn, "bf16 eager"),
+        (lambda leader: leader.want_turn("bf16", now="fp32"), RankControl.take_turn, "bf16"),
     ],
 )
 def test_all_ranks_do_what_is_wanted_at_the_same_point_and_once(

@@ -13,7 +13,6 @@ from amptui.records.findings import (
     MemoryKind,
     ModuleRange,
     ModulesTraced,
-    PairCompared,
     ParameterWindow,
     PhaseSeconds,
     PrecisionMeasured,
@@ -225,11 +224,6 @@ def faster(**changes: Any) -> PrecisionMeasured:
     """AMP fp16 beside it, faster and with less memory."""
     gains: dict[str, Any] = {"speedup": 1.71, "speedup_low": 1.68, "speedup_high": 1.74}
     return measured("fp16", **{**gains, "peak_allocated_bytes": int(1.24 * 2**30), **changes})
-
-
-def pair(precision: str = "fp16", than: str = "fp16 eager", speedup: float = 1.25) -> PairCompared:
-    """What compiling gained."""
-    return PairCompared(precision=precision, than=than, speedup=speedup, speedup_low=1.2, speedup_high=1.3)
 
 
 compared = _like(

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from amptui.records.run import PauseChanged, PhaseChanged, PrecisionChanged, Rec
 from amptui.telemetry.comparison import MIN_ENERGY_SECONDS
 from amptui.telemetry.flops import flops_now, peak_flops
 from amptui.telemetry.view import PrecisionFlops
-from tests.builders import changed, fold
+from tests.builders import fold
 from tests.diagnosis.wording import table
 from tests.golden import Goldens
 from tests.telemetry import record_samples as samples
@@ -121,17 +120,6 @@ def test_speeds_are_those_of_the_steps_that_were_counted(goldens: Goldens) -> No
         return " | ".join([flops.counted.precision, *measured, *words])
 
     goldens.check("words/flops", table({name: [*map(row, every)] for name, every in SPEEDS.items()}))
-
-
-def test_eager_steps_beside_a_compiled_model_are_counted_for_it() -> None:
-    steps = [replace(item, precision=f"{item.precision} eager") for item in STEPS]
-    steps += [changed(item, step=item.step + 80) for item in STEPS]
-    counts = samples.flops("fp32 eager", flops=TERA), samples.flops("fp16 eager", flops=2 * TERA)
-    result = {item.counted.precision: item for item in folded(*counts, *steps)}
-    assert result["fp16"].counted.flops_by_type == counts[1].flops_by_type
-    assert result["fp16"].flops_per_second == pytest.approx(1000 * TERA)
-    assert result["fp16 eager"].flops_per_second == pytest.approx(1000 * TERA)
-    assert result["fp32"].flops_per_second == pytest.approx(250 * TERA)
 
 
 # --------------------------------------------------------------------------------------- hints

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records.run import (
-    EAGER_SUFFIX,
     PRECISION_ORDER,
     PauseChanged,
     PhaseChanged,
@@ -261,7 +260,7 @@ def rows_of(draw: st.DrawFn, precision: str) -> PrecisionStats:
     )
 
 
-ANY_NAME = st.sampled_from((*PRECISION_ORDER, "fp32" + EAGER_SUFFIX, "bf16" + EAGER_SUFFIX, "fp4"))
+ANY_NAME = st.sampled_from((*PRECISION_ORDER, "fp4"))
 ROWS = st.lists(ANY_NAME, unique=True).flatmap(
     lambda names: st.tuples(*(rows_of(name) for name in names)).map(list)
 )

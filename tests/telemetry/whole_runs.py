@@ -36,7 +36,6 @@ from tests.telemetry.record_samples import (
     memory,
     module,
     nonfinite,
-    pair,
     parameter,
     product,
     skip_row,
@@ -112,7 +111,7 @@ EVERYTHING: tuple[Record, ...] = (
         105, operators=(OperatorCount(name="mm", dtype="float16", count=3),), output_dtypes={"a": "float16"}
     ),
     memory("fp16", peak=10**9),
-    compared(106, pairs=(pair(),)),
+    compared(106),
     *(Note(time=101.0 + number, severity="info", text="again") for number in range(3)),
     RANKS.started(),
     *RANKS.samples(12),

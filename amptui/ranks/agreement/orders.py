@@ -63,7 +63,7 @@ class Order(NamedTuple):
     stop: Sequence[Any] = ()
     """Which rank was asked to stop, and why: all do."""
     turn: str = ""
-    """The precision of a comparison's next block, which may run eagerly."""
+    """The precision of a comparison's next block."""
     checkpoint: bool = False
     """Whether one is wanted, unless the epoch is about to end."""
     checkpoints_done: int = 0

@@ -12,7 +12,7 @@ from amptui.base.errors import AmptuiError, ExperimentError
 from amptui.diagnosis.amp_answer import AmpAnswer, Worth, amp_answer
 from amptui.records.findings import Float16Window, PrecisionMeasured
 from amptui.records.own_loop import OTHER_PRECISIONS
-from amptui.records.run import AMP_PRECISIONS, LOW_PRECISIONS, base_precision
+from amptui.records.run import AMP_PRECISIONS, LOW_PRECISIONS
 from amptui.reports.advise.loss_race import LossRace
 from amptui.telemetry.comparison import judge_speed
 from amptui.telemetry.finding import Finding, never_measured
@@ -131,7 +131,7 @@ def candidates(evidence: Evidence, precisions: Sequence[str]) -> tuple[Candidate
 def has_other_weights(view: SessionView) -> bool:
     """Whether the weights, as far as they were measured, are of another dtype than float32."""
     dtypes = {kind.dtype for breakdown in view.memory for kind in breakdown.kinds if kind.kind == "weights"}
-    others = base_precision(view.precision or "") in OTHER_PRECISIONS
+    others = view.precision in OTHER_PRECISIONS
     return others or bool(dtypes and "float32" not in dtypes)
 
 

@@ -26,7 +26,7 @@ from amptui.process.training import Training, leave_at_once, measure_training
 from amptui.recipe.request import AdviseRequest, TrainRequest, parse_model
 from amptui.records.answers import RequestMade
 from amptui.records.control import Control
-from amptui.records.run import LOW_PRECISIONS, base_precision
+from amptui.records.run import LOW_PRECISIONS
 from amptui.reports.advise.advice import CANDIDATES, Evidence, Exclusion, step_seconds, view_of
 from amptui.reports.advise.advice_report import recommendation, report_json, report_lines
 from amptui.reports.advise.loss_race import LossRace, RaceTraining, race
@@ -114,7 +114,7 @@ class _Measurer:
             # The precision without which the measurement can be made again, if it need be and can be.
             culprit = evidence.lost_in
             if not culprit and self.error is not None and not self._cannot_train:
-                culprit = base_precision(view.precision or "")
+                culprit = view.precision or ""
             if culprit not in precisions or culprit in excluded or self._stop.stop_reason:
                 self.error = self.error or evidence.failure
                 break

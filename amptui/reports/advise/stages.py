@@ -15,7 +15,7 @@ from amptui.diagnosis.amp_findings import has_failed_in_float16, precision_at
 from amptui.diagnosis.labels import precision_label
 from amptui.records.answers import Answer, RequestMade, RequestRefused
 from amptui.records.control import Asker
-from amptui.records.run import LOW_PRECISIONS, base_precision
+from amptui.records.run import LOW_PRECISIONS
 from amptui.reports.advise.advice import OTHER_WEIGHTS, Evidence, Exclusion, has_other_weights
 from amptui.reports.bench.measure import Progress, comparison_parts
 from amptui.telemetry.view import PrecisionStats, SessionView
@@ -120,7 +120,7 @@ class Stages:
 
     def _first_steps(self) -> _Script:
         self.doing = f"first steps in {precision_label(BASELINE)}"
-        if base_precision(self._view.precision or "") != BASELINE:
+        if self._view.precision != BASELINE:
             yield from self._ask(RequestMade("precision", precision=BASELINE))
         yield from self._until(lambda: self._has_trial_steps(BASELINE), within=TRIAL_SHARE)
         yield from self._ask(RequestMade("trace"))
@@ -177,7 +177,7 @@ class Stages:
                 yield from self._ask(RequestMade("comparison"))
             for name, why in (compared.failed if compared is not None else {}).items():
                 failed = Exclusion("failed", detail=f"its first step failed: {why}")
-                self._exclude(base_precision(name), failed)
+                self._exclude(name, failed)
             if sides == [BASELINE, *self._candidates]:
                 return
 
@@ -246,14 +246,12 @@ class Stages:
         if view.step != self._paused_at and view.pause_cause:
             self._paused_at = view.step
             weights_lost = view.pause_cause == "weights"
-            precision = base_precision(view.precision or "") if weights_lost else "fp16"
+            precision = "fp16"
             if weights_lost:
                 # It is noticed some steps later: what the first of the newest with NaN or Inf ran in.
                 bad = [one.step for one in view.events if one.kind == "nonfinite" and one.step is not None]
                 recent = [step for step in bad if step > view.step - NOTICED_STEPS]
-                precision = (
-                    precision_at(view, min(recent)) if recent else base_precision(view.precision or "")
-                )
+                precision = precision_at(view, min(recent)) if recent else view.precision or ""
             self._keep(precision)
             self._exclude(precision, Exclusion("weights lost" if weights_lost else "trouble"))
             if weights_lost:

@@ -17,7 +17,7 @@ from amptui.base.prompt import complain, put, say
 from amptui.base.text import printable, write_line
 from amptui.diagnosis.activity import phase_words
 from amptui.diagnosis.finding_fields import ratio_words
-from amptui.diagnosis.labels import compared_label
+from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import round_words
 from amptui.loops.worker import torch_failed
 from amptui.monitor.ab_test import MAX_ROUNDS
@@ -66,10 +66,7 @@ def bench(
     parse_model(training.model)  # before anything is measured
     stop, sizes = Control(), list[Measured]()
     with stdout_of(json=json) as out, StopSignals(stop.ask) as signals:
-        compiles = training.compile_mode is not None
-        plan = plan_precisions(
-            precisions, device_of(training.device), fp8_recipe=training.fp8_recipe, compiles=compiles
-        )
+        plan = plan_precisions(precisions, device_of(training.device), fp8_recipe=training.fp8_recipe)
         with TemporaryDirectory(prefix="amptui-bench-", ignore_cleanup_errors=True) as scratch:
             for batch_size in batch_sizes:
                 if stop.stop_reason:
@@ -107,7 +104,7 @@ def _measure(
     The comparison is asked for once the model is built: only then is it known whether it has a layer for FP8.
     Until then the training pauses before its first step: it has no more than the comparison takes.
     """
-    compiles, has_asked, batch_size = training.compile_mode is not None, False, training.batch_size
+    has_asked, batch_size = False, training.batch_size
     too_few: UsageError | None = None
 
     def poll(run: Training) -> None:
@@ -115,9 +112,9 @@ def _measure(
         view, ask = run.view(), run.control.ask
         if view.run is not None and not has_asked:
             has_asked, able = True, plan.without(view.run.unsupported)
-            too_few = nothing_to_compare(able, compiles=compiles)
+            too_few = nothing_to_compare(able)
             if too_few is None:
-                ask(RequestMade("comparison", precisions=able.precisions, eager=compiles))
+                ask(RequestMade("comparison", precisions=able.precisions))
             else:
                 ask(RequestMade("stop", reason="nothing to compare"))
             ask(RequestMade("pause", paused=False))
@@ -128,12 +125,11 @@ def _measure(
         elif view.compared is not None and view.compared.over:
             ask(RequestMade("stop", reason="compared"))
 
-    sides = len(plan.precisions) * (2 if compiles else 1)
     view, error, hangs = measure_training(
         replace(
             training,
             precision=plan.precisions[0],
-            min_steps=(training.max_rounds or MAX_ROUNDS) * sides * MAX_BLOCK_STEPS,
+            min_steps=(training.max_rounds or MAX_ROUNDS) * len(plan.precisions) * MAX_BLOCK_STEPS,
             interactive=False,
             probes=False,
             validation=False,
@@ -168,12 +164,11 @@ def plan_precisions(
     device: "torch.device",
     *,
     fp8_recipe: str | None = None,
-    compiles: bool = False,
 ) -> Plan:
     """The precisions of ``names``, or all worth measuring, that ``device`` supports; and why not the others.
 
-    Whether the model has a layer for FP8 shows once it is built. Raises ``UsageError`` if fewer than two are
-    left; one is enough if it runs eagerly and compiled.
+    Whether the model has a layer for FP8 shows once it is built. Raises ``UsageError`` if fewer than two
+    remain.
     """
     from amptui.recipe.float8 import torchao_trouble
     from amptui.recipe.precision import unsupported_precisions
@@ -187,18 +182,17 @@ def plan_precisions(
     precisions = tuple(dict.fromkeys(worth))
     precisions = tuple(name for name in precisions if name not in left_out)
     plan = Plan(precisions, left_out)
-    if (error := nothing_to_compare(plan, compiles=compiles)) is not None:
+    if (error := nothing_to_compare(plan)) is not None:
         raise error
     return plan
 
 
-def nothing_to_compare(plan: Plan, *, compiles: bool) -> UsageError | None:
+def nothing_to_compare(plan: Plan) -> UsageError | None:
     """The error of a plan with too few precisions; None if there are enough."""
-    if len(plan.precisions) >= (1 if compiles else 2):
+    if len(plan.precisions) >= 2:
         return None
     why = "".join(f"; {name}: {reason}" for name, reason in plan.left_out.items())
-    hint = f"name {'one' if compiles else 'two'} or more with --precisions"
-    return UsageError(f"nothing to compare{why}", hint=hint)
+    return UsageError(f"nothing to compare{why}", hint="name two or more with --precisions")
 
 
 def device_of(name: str) -> "torch.device":
@@ -273,8 +267,7 @@ class Progress:
 def comparison_parts(result: PrecisionsCompared) -> list[str]:
     """``round  3 of at most 24``, then ``AMP bf16 1.61× (1.55 to 1.68)`` for each precision with a ratio."""
     ratios = [
-        f"{compared_label(row.precision, result)} "
-        f"{ratio_words(row.speedup, row.speedup_low, row.speedup_high)}"
+        f"{precision_label(row.precision)} {ratio_words(row.speedup, row.speedup_low, row.speedup_high)}"
         for row in result.rows
         if row.speedup
     ]

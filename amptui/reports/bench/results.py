@@ -10,13 +10,13 @@ from amptui.base.errors import AmptuiError
 from amptui.base.table import Column, table_lines
 from amptui.diagnosis.event_words import float8_layers
 from amptui.diagnosis.finding_fields import ratio_words
-from amptui.diagnosis.labels import compared_label, data_label, precision_label
+from amptui.diagnosis.labels import data_label, precision_label
 from amptui.diagnosis.speed import limit_lines, little_memory, result_cards
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.diagnosis.words import explained_words, explanation
 from amptui.recipe.request import TrainRequest
 from amptui.records.findings import Float8Layers, ModelCompiled, PrecisionMeasured, PrecisionsCompared
-from amptui.records.run import EAGER_SUFFIX, RunStarted
+from amptui.records.run import RunStarted
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.timing import judge_limit
 from amptui.telemetry.view import PrecisionFlops, SessionView
@@ -121,7 +121,7 @@ def report_lines(bench: Bench) -> list[str]:
     if run is not None:
         ways = ["channels last"] * training.channels_last + ["cudnn.benchmark"] * training.cudnn_benchmark
         if mode is not None:
-            ways.append("eager and compiled" + f" ({mode})" * (mode != "default"))
+            ways.append("compiled" + f" ({mode})" * (mode != "default"))
         lines = [", ".join([f"{run.model} on {run.device_name}", data_label(run.data), *ways])]
     for size in bench.sizes:
         lines += ["", *_size_lines(size)]
@@ -188,24 +188,15 @@ def _columns(compared: PrecisionsCompared, size: Measured) -> tuple[Column[Preci
             return "baseline"
         return ratio_words(row.speedup, row.speedup_low, row.speedup_high)
 
-    def by_compiling(row: PrecisionMeasured) -> str:
-        gain = compared.pair(row.precision, row.precision + EAGER_SUFFIX)
-        return (
-            units.NOT_AVAILABLE
-            if gain is None
-            else ratio_words(gain.speedup, gain.speedup_low, gain.speedup_high)
-        )
-
     def of_flops(words: Callable[[PrecisionFlops], str], row: PrecisionMeasured) -> str:
         flops = size.flops_of(row)
         return units.NOT_AVAILABLE if flops is None else words(flops)
 
     return (
-        Column(title="precision", cell=lambda row: compared_label(row.precision, compared), align="left"),
+        Column(title="precision", cell=lambda row: precision_label(row.precision), align="left"),
         Column(title="step", cell=lambda row: units.milliseconds(row.step_seconds)),
         Column(title="samples/s", cell=lambda row: units.rate(row.samples_per_second)),
         Column(title="speed-up", cell=speedup),
-        Column(title="by compiling", cell=by_compiling),
         Column(title="achieved", cell=partial(of_flops, rate_words)),
         Column(title="MFU", cell=partial(of_flops, mfu_words)),
         Column(title="peak allocated", cell=lambda row: units.number_of_bytes(row.peak_allocated_bytes)),
@@ -229,7 +220,6 @@ def _size_json(size: Measured, compile_mode: str | None) -> dict[str, Any]:
         "rounds": compared.rounds if compared is not None else 0,
         "ended": compared.reason if compared is not None and compared.over else "stopped",
         "rows": compared.rows if compared is not None else (),
-        "pairs": compared.pairs if compared is not None else (),
         "float8": size.float8,
         "cards": size.cards,
         "reasons": size.reasons,

@@ -15,7 +15,7 @@ from amptui.base.text import printable
 from amptui.base.units import EMPTY, SEVERITY_SIGNS
 from amptui.diagnosis.labels import signed_label
 from amptui.records.own_loop import FLOAT8_LAYERS
-from amptui.records.run import PRECISIONS, Severity, base_precision
+from amptui.records.run import PRECISIONS, Severity
 
 if TYPE_CHECKING:
     import jinja2
@@ -104,5 +104,5 @@ def css_class(precision: str) -> str:
     Weights of half precision and float8 layers have the colour of their type; their letters tell them from
     AMP and FP8.
     """
-    base = base_precision(precision).removesuffix(" weights").replace(FLOAT8_LAYERS, "fp8")
+    base = precision.removesuffix(" weights").replace(FLOAT8_LAYERS, "fp8")
     return base if base in PRECISIONS else "other"

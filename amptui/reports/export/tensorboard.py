@@ -12,7 +12,7 @@ from typing import Any
 from amptui.base.errors import AmptuiError
 from amptui.base.text import printable
 from amptui.records.findings import UpdatesMeasured
-from amptui.records.run import LOW_PRECISIONS, EpochFinished, Record, Validated, base_precision
+from amptui.records.run import LOW_PRECISIONS, EpochFinished, Record, Validated
 from amptui.records.samples import DeviceSample
 from amptui.records.steps import Column, Steps
 from amptui.telemetry.numerics import headroom
@@ -107,7 +107,7 @@ def _curves(steps: Steps) -> Mapping[str, Column]:
         ],
         "learning_rate": steps.lr,
         **{f"learning_rate/group_{index}": lrs for index, lrs in enumerate(steps.group_lrs)},
-        "amp/on": [float(base_precision(steps.precision) in LOW_PRECISIONS)] * steps.count,
+        "amp/on": [float(steps.precision in LOW_PRECISIONS)] * steps.count,
         "amp/skipped": [*map(float, steps.skipped)],
         "amp/loss_scale": steps.loss_scale,
     }

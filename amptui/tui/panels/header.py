@@ -3,7 +3,7 @@
 from amptui.base import units
 from amptui.diagnosis import activity, speed
 from amptui.diagnosis.event_words import not_saved
-from amptui.diagnosis.labels import SYNTHETIC, compared_label, loss_form_words, precision_letter, run_label
+from amptui.diagnosis.labels import SYNTHETIC, loss_form_words, precision_letter, run_label, short_label
 from amptui.records.run import RunFinished, RunStarted
 from amptui.telemetry.optimizers import MAX_OPTIMIZERS
 from amptui.telemetry.view import OptimizerView, SessionView
@@ -84,7 +84,7 @@ def _precision_and_state(view: SessionView, screen: ScreenState) -> Phrase:
     if target is not None:
         state, style = "switching", Style.DIM
     elif comparison is not None:
-        labels = [compared_label(row.precision, comparison).removeprefix("AMP ") for row in comparison.rows]
+        labels = [short_label(row.precision) for row in comparison.rows]
         word = Word("/".join(labels) if len(labels) == 2 else f"{len(labels)} precisions", Style.STRONG)
         state, style = "comparing", Style.DIM
     gap = Word(" " * max(1, _PRECISION_WIDTH + 1 - text_width(word.text)))

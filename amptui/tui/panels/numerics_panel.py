@@ -9,7 +9,6 @@ from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.words import age_words, long_words, short_words
 from amptui.records.findings import ParameterWindow, is_old
-from amptui.records.run import base_precision
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import judge_window, underflowing_share
 from amptui.telemetry.view import NumericsView, SessionView
@@ -102,7 +101,7 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
         return
     at = probe_words.at_scale(window.loss_scale, hypothetical=window.hypothetical)
     place = f"step {units.count(window.step)}"
-    if base_precision(view.precision or "") != base_precision(window.precision):
+    if view.precision != window.precision:
         place += f" in {precision_label(window.precision)}"
     title = [
         phrase("float16 gradients", rank=3 if window.hypothetical else 1),

@@ -11,7 +11,7 @@ from amptui.base.table import Cell, Column
 from amptui.diagnosis import speed
 from amptui.diagnosis.amp_answer import amp_answer, interval_words
 from amptui.diagnosis.finding_fields import interval_ends
-from amptui.diagnosis.labels import compared_label, precision_label, precision_letter
+from amptui.diagnosis.labels import precision_label, precision_letter
 from amptui.diagnosis.words import SIGNS, explained_words, long_words, short_words
 from amptui.records.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.telemetry.comparison import MIN_STEPS, judge_speed, ordered
@@ -235,11 +235,10 @@ def _sentences(view: SessionView) -> Iterator[tuple[str, int]]:
 
 def _gain(row: PrecisionMeasured, test: PrecisionsCompared, words_of: Callable[[Finding], str]) -> Word:
     """``AMP fp16 1.94× the speed of FP32 (1.90 to 1.98)``; dim and no interval from too few blocks."""
-    than = compared_label(test.baseline, test)
-    finding = judge_speed(row.speedup or 0, row.speedup_low, row.speedup_high, than=than)
+    finding = judge_speed(row.speedup or 0, row.speedup_low, row.speedup_high, than=test.baseline)
     interval = interval_ends(row.speedup_low, row.speedup_high)
     style = _GAIN_STYLES.get(finding.grade, Style.TEXT) | (0 if finding.grade == "neutral" else BOLD)
-    text = f"{compared_label(row.precision, test)} {words_of(finding)}"
+    text = f"{precision_label(row.precision)} {words_of(finding)}"
     return Word(f"{text} ({interval})", style) if interval else Word(text, Style.DIM)
 
 

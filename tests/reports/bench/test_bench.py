@@ -257,28 +257,18 @@ needs_compiler = pytest.mark.skipif(
 
 @pytest.mark.ci  # it compiles C++ for each precision
 @needs_compiler
-def test_with_compile_each_precision_runs_eagerly_and_compiled(
+def test_with_compile_each_precision_is_compiled_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
     assert bench("--json", "--compile", "--rounds", "3", "--run-dir", str(folder)) == 0
     content = json.loads(capfd.readouterr().out)
     (measured,) = content["measured"]
-    assert (content["compile_mode"], measured["baseline"], measured["rounds"]) == ("default", "fp32 eager", 3)
+    assert (content["compile_mode"], measured["baseline"], measured["rounds"]) == ("default", "fp32", 3)
     assert measured["failed"] == {}
-    names = [row["precision"] for row in measured["rows"]]
-    assert names == ["fp32 eager", "fp32", "bf16 eager", "bf16"]
+    assert [row["precision"] for row in measured["rows"]] == ["fp32", "bf16"]
     assert all(row["steps"] == 60 for row in measured["rows"])
-    assert [(pair["precision"], pair["than"]) for pair in measured["pairs"]] == [
-        ("fp32", "fp32 eager"),
-        ("bf16", "bf16 eager"),
-        ("bf16", "fp32"),
-    ]
-    assert all(pair["speedup_low"] < pair["speedup"] < pair["speedup_high"] for pair in measured["pairs"])
     assert set(measured["compile_seconds"]) == {"fp32", "bf16"}
-    per_step = {item["counted"]["precision"]: item["counted"]["flops"] for item in measured["flops"]}
-    assert set(per_step) == set(names)
-    assert len(set(per_step.values())) == 1
     result = [item for item in read(folder / "journal.jsonl") if isinstance(item, ModelCompiled)]
     seconds = sum(item.seconds for item in result)
     assert sum(measured["compile_seconds"].values()) == pytest.approx(seconds)

@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from amptui.base.errors import AmptuiError
-from amptui.records.findings import ModelCompiled, PairCompared, PrecisionMeasured
+from amptui.records.findings import ModelCompiled, PrecisionMeasured
 from amptui.records.run import Note
 from amptui.reports.bench.measure import Progress
 from amptui.reports.bench.results import Bench, Measured, Plan, report_json, report_lines
@@ -19,7 +19,7 @@ from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import Comparison, SessionView
 from tests import poison
 from tests.golden import Goldens
-from tests.reports.bench.measurements import BASELINE, RUN, amp, bench, measured, timing
+from tests.reports.bench.measurements import RUN, amp, bench, measured, timing
 from tests.reports.texts import json_text
 from tests.telemetry import record_samples as samples
 
@@ -49,38 +49,11 @@ def skipped_all() -> PrecisionMeasured:
     return replace(row, speedup=None, speedup_low=None, speedup_high=None)
 
 
-def both_ways(mode: str = "reduce-overhead", **view: Any) -> Bench:
-    """FP32 and AMP, eagerly and compiled."""
-    sides = (
-        replace(BASELINE, precision="fp32 eager"),
-        amp(1.8, precision="fp32", peak_allocated_bytes=None),
-        amp(1.02, precision="fp16 eager"),
-        amp(2.4, precision="fp16"),
-    )
-    pairs = [("fp32", "fp32 eager", 1.8), ("fp16", "fp16 eager", 2.35), ("fp16", "fp32", 1.3)]
-    size = changed(
-        measured(events=COMPILED, **view),
-        baseline="fp32 eager",
-        rows=sides,
-        pairs=tuple(
-            PairCompared(precision=name, than=than, speedup=x, speedup_low=x - 0.05, speedup_high=x + 0.05)
-            for name, than, x in pairs
-        ),
-    )
-    return bench(size, model="mine.py", compile_mode=mode)
-
-
 COMPILED = tuple(
     event_of(ModelCompiled(time=1.0, step=1, precision=name, training=True, seconds=seconds, what="again"))
     for name, seconds in (("fp16", 9.62), ("fp32", 41.2), ("fp32", 20.0))
 )
 """The newest first."""
-
-EAGER_BOUND = (
-    timing("fp32 eager", 0.005, bound="launch"),
-    timing("fp16 eager", 0.005, bound="launch"),
-    timing("fp16", 0.004, bound="compute"),
-)
 
 
 REPORTS: dict[str, Callable[[], Bench]] = {
@@ -118,10 +91,8 @@ REPORTS: dict[str, Callable[[], Bench]] = {
     "FP8 no faster than bf16": lambda: bench(
         measured(amp(1.6, precision="bf16", skipped=0), amp(1.632, precision="fp8", skipped=0))
     ),
-    "eager and compiled": both_ways,
-    "compiled, launch-bound when eager": lambda: both_ways(timings=EAGER_BOUND),
-    "compiled without CUDA graphs": lambda: both_ways(
-        "default", timings=(EAGER_BOUND[0], timing("fp16", 0.004, bound="launch"))
+    "compiled, launch-bound": lambda: bench(
+        measured(amp(), events=COMPILED, timings=LAUNCH_BOUND), compile_mode="reduce-overhead"
     ),
 }
 
@@ -132,7 +103,7 @@ def test_each_report_as_lines(goldens: Goldens) -> None:
 
 
 def test_each_report_as_strict_json(goldens: Goldens) -> None:
-    for name in ("FLOP/s", "compiled, launch-bound when eager"):
+    for name in ("FLOP/s", "compiled, launch-bound"):
         goldens.check(
             f"reports/bench json, {name.replace('/', ' per ')}", json_text(report_json(REPORTS[name]()))
         )
