@@ -49,17 +49,6 @@ def _bytes(size: float | None) -> str:
     return units.number_of_bytes(None if size is None else round(size))
 
 
-def _changes(finding: Finding) -> str:
-    """``forward 185 ms instead of 366 ms, backward 1.66 s instead of 977 ms``."""
-    numbers = finding.numbers
-    before = {name: numbers[f"{name} before"] for name in numbers if f"{name} before" in numbers}
-    return ", ".join(
-        f"{name} {units.milliseconds(numbers[name])} instead of "
-        + ("nothing" if seconds is None else units.milliseconds(seconds))
-        for name, seconds in before.items()
-    )
-
-
 def _most(finding: Finding) -> str:
     """``2.6×``, or ``1.7× more`` where it runs already; empty while unknown."""
     most = finding.numbers.get("most")
@@ -218,7 +207,6 @@ FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "counted_steps": lambda finding: units.counted(round(finding.numbers["steps"] or 0), "step"),
     "can": _can_speed_up,
     "most": _most,
-    "changes": _changes,
     "less_percent": lambda finding: less_percent(1 - (finding.numbers.get("memory_ratio") or 0.0)),
     "apart": lambda finding: losses_apart(finding.numbers.get("loss"), finding.numbers.get("other_loss")),
     "layers": _layers,

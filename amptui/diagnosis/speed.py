@@ -127,6 +127,6 @@ def limit_lines(view: SessionView, precisions: Collection[str]) -> list[str]:
     lines = []
     for timing in view.timings:
         if timing.precision in precisions and judge_limit(timing).freshness == "fresh":
-            gain = judge_gain(timing, view.timings, view.comparison, ranks=view.world_size)
+            gain = judge_gain(timing, view.comparison, ranks=view.world_size)
             lines.append(f"{precision_label(timing.precision)}: {explained_words(gain)}")
     return lines

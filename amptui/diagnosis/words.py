@@ -347,11 +347,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
             "the GPU is idle {idle} of the time, which neither data nor the host explains",
         ),
     },
-    "step time": {
-        "longer": "{precision} took longer than {than}: {changes}",
-        "not longer": "{precision}: {changes}",
-        "gains nothing": "{precision} gains nothing",
-    },
     "overflow": {
         **_SCALER,
         "finite": "no NaN or Inf",

@@ -9,7 +9,7 @@ from typing import Literal
 from amptui.records.findings import PhaseSeconds, StepTimed
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import LOW_PRECISIONS, precision_place
-from amptui.telemetry.comparison import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE, LITTLE_SPEED, compare, median
+from amptui.telemetry.comparison import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE, compare, median
 from amptui.telemetry.finding import Finding, never_measured
 from amptui.telemetry.view import Comparison, PrecisionTiming
 
@@ -153,51 +153,19 @@ def _wait(phases: Sequence[PhaseSeconds], utilization_percent: float | None) -> 
     return "compute", {"busy": percent / 100}
 
 
-def judge_step_time(baseline: PrecisionTiming, other: PrecisionTiming) -> Finding:
-    """Whether steps took ``longer`` than the baseline's, and in which parts; else those under autocast.
+def judge_gain(timing: PrecisionTiming, comparison: Comparison, *, ranks: int = 1) -> Finding:
+    """The limit of one of several timings, without a possible gain where AMP or FP8 was slower.
 
-    A part counts if it took noticeably longer, relative to the baseline's step.
-    """
-    before = {phase.name: seconds_of(phase) for phase in baseline.phases}
-    whole, is_longer = sum(before.values()), False
-    names = set(AMP_PHASES)
-    if sum(map(seconds_of, other.phases)) > (1 + LITTLE_SPEED) * whole:
-        is_longer, least = True, LITTLE_SPEED * whole / len(other.phases)
-        names = {it.name for it in other.phases if seconds_of(it) - before.get(it.name, 0.0) >= least}
-    parts = [phase for phase in other.phases if phase.name in names]
-    return Finding(
-        subject="step time",
-        state="longer" if is_longer else "not longer",
-        grade="warning" if is_longer else "neutral",
-        about=other.precision,
-        numbers={
-            **{phase.name: seconds_of(phase) for phase in parts},
-            **{f"{phase.name} before": before.get(phase.name) for phase in parts},
-        },
-        names={"than": baseline.precision},
-        precision=other.precision,
-    )
-
-
-def judge_gain(
-    timing: PrecisionTiming, others: Sequence[PrecisionTiming], comparison: Comparison, *, ranks: int = 1
-) -> Finding:
-    """The limit of one of several timings; if AMP or FP8 was slower than its reference, that instead.
-
-    The parts of a step explain a loss of speed; whether there is one is said by the comparison alone.
+    Whether it was is said by the comparison alone.
     """
     limit = judge_limit(timing, ranks=ranks)
     if timing.precision in LOW_PRECISIONS and timing.precision not in (comparison.baseline, comparison.low):
         comparison = compare(comparison.rows, timing.precision)
-    timed = {other.precision: other for other in others if judge_limit(other).freshness == "fresh"}
-    baseline, low = timed.get(comparison.baseline or ""), timed.get(comparison.low or "")
-    slower = comparison.speedup is not None and 0 < comparison.speedup < 1
-    if baseline is None or low is None or timing not in (baseline, low) or not slower:
+    speedup = comparison.speedup
+    if speedup is None or speedup >= 1 or timing.precision not in (comparison.baseline, comparison.low):
         return limit
-    step_time = judge_step_time(baseline, low)
-    if step_time.state != "longer":
-        return limit
-    return step_time if timing is low else replace(step_time, state="gains nothing")
+    share = None if limit.state == "compute" else limit.numbers.get("step_share")
+    return replace(limit, numbers={**limit.numbers, "step_share": share, "most": None})
 
 
 def shares_of(phases: Sequence[PhaseSeconds]) -> Mapping[str, float]:

@@ -11,7 +11,7 @@ from amptui.diagnosis.labels import precision_label, precision_letter, signed_la
 from amptui.diagnosis.speed import NO_STEPS, result_of_the_pair
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
 from amptui.diagnosis.words import explanation, long_words
-from amptui.telemetry.timing import judge_gain, judge_limit
+from amptui.telemetry.timing import judge_gain
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.curve import draw_panel
@@ -172,15 +172,14 @@ def _verdict(timing: PrecisionTiming, view: SessionView, width: int) -> Block:
     pair, comparison = result_of_the_pair(view), view.comparison
     if pair is not None:  # the measured ratio in place of the running one
         comparison = replace(comparison, speedup=pair.speedup)
-    limit = judge_limit(timing, ranks=view.world_size)
-    gain = judge_gain(timing, view.timings, comparison, ranks=view.world_size)
+    limit = judge_gain(timing, comparison, ranks=view.world_size)
     sign, style = _BOUND_SIGNS.get(limit.state, NO_VERDICT)
     head = (
         Word(signed_label(timing.precision), precision_style(timing.precision) | BOLD),
         Word(f"  {sign}", style | BOLD),
     )
     width -= _INDENT
-    first, *others = wrapped_phrases(f" {long_words(gain)}", Style.TEXT, width, lines=_MAX_LINES, head=head)
+    first, *others = wrapped_phrases(f" {long_words(limit)}", Style.TEXT, width, lines=_MAX_LINES, head=head)
     why = wrapped_phrases(explanation(limit), Style.DIM, width, lines=_MAX_LINES)
     lines = [first, *([Phrase((Word(" " * _INDENT), *text.words))] for (text,) in [*others, *why])]
     order = (view.precision, view.comparison.baseline, view.comparison.low)
