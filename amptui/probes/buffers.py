@@ -11,7 +11,6 @@ from amptui.probes.gradients import (
     MAX_NAMES,
     dense_elements,
     is_measurable,
-    largest_absolute,
     norm_of_each,
     row_with_gaps,
 )
@@ -51,9 +50,9 @@ class BufferWatch:
             for buffer in present_now
         ]
         present = [elements for elements in buffers if elements is not None]
-        if present and not present[0].is_cpu:
-            return row_with_gaps(norm_of_each(present, math.inf), buffers)
-        return torch.tensor([0.0 if b is None else largest_absolute(b).item() for b in buffers])
+        if not present:
+            return torch.zeros(len(buffers))
+        return row_with_gaps(norm_of_each(present, math.inf), buffers)
 
     def record(self, row: Sequence[float], *, time: float, step: int) -> NonFinite | None:
         """The record of all buffers with NaN or Inf in a delivered ``row``; None if there is no new one.

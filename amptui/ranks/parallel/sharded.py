@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.nn import functional
 from torch.optim import Optimizer
 
 from amptui.base.errors import ExperimentError
@@ -144,12 +143,11 @@ class ShardedGradients(GradientProbe):
     @torch.no_grad()
     def measure(self) -> Tensor:
         """One float32 row of 1 + n values, for :meth:`health`: the norm, and the largest of n parameters."""
-        length, error = 1 + len(self.parameters), None
+        error = None
         try:
             own = super().measure()
-            own = functional.pad(own, (0, length - len(own)))
         except Exception as failed:  # noqa: BLE001 - the others wait for this rank
-            own, error = torch.full((length,), -1.0, device=self._device), failed
+            own, error = torch.full((1 + len(self.parameters),), -1.0, device=self._device), failed
         rows = self._gather(own)
         if error is not None:
             raise error
