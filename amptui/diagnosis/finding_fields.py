@@ -166,7 +166,6 @@ NUMBERS: Mapping[str, Callable[[float | None], str]] = {
     **dict.fromkeys(("steps", "recent", "recent_skips", "in_a_row"), units.count),
     **dict.fromkeys(("gradients", "modules", "scale"), units.count),
     **dict.fromkeys(("loss", "other_loss"), _loss),
-    **dict.fromkeys(("headroom_now", "headroom_then"), units.below_overflow),
     "cosine": cosine_words,
     "difference": _signed_loss,
     "largest": units.short_count,
@@ -212,9 +211,6 @@ FIELDS: Mapping[str, Callable[[Finding], str]] = {
     "layers": _layers,
     "bad_layers": lambda finding: f"{_layers(finding)}' gradients, first {layer_label(finding.place)}",
     "lost": _lost_names,
-    "doubles": lambda finding: (
-        f"the scale doubles in {units.counted(round(finding.numbers.get('steps') or 0), 'step')}"
-    ),
     "step": lambda finding: units.count(finding.step),
     "overflowing_scale": lambda finding: (  # of the histogram, which was at another one
         units.count(measured)

@@ -450,14 +450,6 @@ _WORDS: Mapping[str, Mapping[str, _Wording]] = {
     },
     "skips": _SKIPS,
     "storm": _STORM,
-    "growth": {
-        "not measured": "",
-        "fits": ("{doubles}, then {headroom_then}", "then {headroom_then}"),
-        "overflows": (
-            "{doubles} and will probably overflow: gradients {headroom_now}",
-            "will probably overflow",
-        ),
-    },
     "pause": {
         "no checkpoint": (
             "there is no checkpoint to go back to: quit, check the data, restart with a smaller --lr"

@@ -7,17 +7,13 @@ from dataclasses import dataclass, field, replace
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.steps import Column, Steps, are_finite
-from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.scaling import ScalerView, judge_scaler
-from amptui.telemetry.view import NO_GROWTH, NumericsView, Series
+from amptui.telemetry.view import NumericsView, Series
 
 FIRST_SCALE = 65536.0
 """The default initial scale of ``torch.amp.GradScaler``: assumed for float16 until there is a scale, and
 after a scale has collapsed."""
-
-GROWTH_FACTOR = 2.0
-"""The default growth factor of ``torch.amp.GradScaler``."""
 
 MIN_OF = 256
 """The minimum headroom is over so many of the newest measured steps."""
@@ -106,7 +102,6 @@ class NumericsWatch:
         newest, finding = self._newest, judge_scaler(scaler, self._explaining(scaler))
         view = NumericsView(
             headrooms=series,
-            growth=self._growth(scaler) if precision == "fp16" else NO_GROWTH,
             scaler=replace(finding, freshness="old") if scaler.steps and low != "fp16" else finding,
             window=self.window,
             trace=self.trace,
@@ -140,27 +135,6 @@ class NumericsWatch:
             least[at] = min(room, least.get(at, math.inf))
         rooms = (room + (math.log2(at) - math.log2(scale)) for at, room in least.items())
         return min(rooms, default=None)
-
-    def _growth(self, scaler: ScalerView) -> Finding:
-        """When the scale grows next, and whether recent gradients would still fit, as far as known.
-
-        ``overflows`` or ``fits`` by the least recent headroom, in doublings. Not foretold soon after an
-        overflow, of which gradients do not say how large they would have been.
-        """
-        newest = self._newest
-        if newest is None or newest.loss_scale[0] is None:
-            return NO_GROWTH
-        scale, steps = scaler.scale, (scaler.growth_interval or 0) - (scaler.growth_tracker or 0)
-        if scaler.growth_tracker is None or steps <= 0 or scale is None or not 0 < scale < math.inf:
-            return NO_GROWTH
-        now = self._least(scale)
-        if now is None or not math.isfinite(now):
-            return NO_GROWTH
-        then = now - math.log2(GROWTH_FACTOR)
-        numbers = {"steps": steps, "headroom_now": now, "headroom_then": then}
-        if then < 0:
-            return Finding(subject="growth", state="overflows", grade="warning", numbers=numbers)
-        return Finding(subject="growth", state="fits", grade="neutral", numbers=numbers)
 
     def _explaining(self, scaler: ScalerView) -> ModulesTraced | None:
         """The newest trace, if it still explains the newest skip."""

@@ -33,7 +33,7 @@ from amptui.records.run import (
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample
 from amptui.records.steps import Steps
 from amptui.telemetry.events import Event
-from amptui.telemetry.finding import Finding, never_measured
+from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import judge_trace
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.scaling import ScalerView, judge_scaler
@@ -264,10 +264,6 @@ class PrecisionFlops:
         return self.flops_per_second / self.peak_flops_per_second
 
 
-NO_GROWTH = never_measured("growth")
-"""Of a scale that does not grow, or not foreseeably."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericsView:
     """How the gradients fit into float16, as of the newest measurement of each kind."""
@@ -289,8 +285,6 @@ class NumericsView:
     """The minimum of the last 256 measured, each converted to the newest scale; -inf if any overflowed."""
     headrooms: Series = EMPTY_SERIES
     """One value per step, most of them not measured; each at the scale of its step."""
-    growth: Finding = NO_GROWTH
-    """The scale's next growth, and what recent gradients make of it."""
     scaler: Finding = field(default_factory=lambda: judge_scaler(ScalerView()))
     """What the loss scaler did; old once another precision runs."""
     window: Float16Window | None = None

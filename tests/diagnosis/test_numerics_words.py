@@ -26,7 +26,6 @@ from tests.telemetry.record_samples import (
     window,
     xray,
 )
-from tests.tui.numerics_views import growing
 
 
 def said_of(finding: Finding) -> list[str]:
@@ -154,17 +153,10 @@ SCALERS: Mapping[str, tuple[ScalerView, ModulesTraced | None]] = {
     "looked at without hooks": (FORWARD, traced(cause="unknown")),
 }
 
-GROWTHS: Mapping[str, Finding] = {
-    "growth with just enough room": growing("fits", 1, 1.0),
-    "growth without room": growing("overflows", 760, 0.6),
-}
-
 
 def test_what_is_said_of_the_loss_scaler(goldens: Goldens) -> None:
     rows = {}
     for name, (facts, trace) in SCALERS.items():
         rows[name] = said_of(judge_scaler(facts, trace))
-    for name, found in GROWTHS.items():
-        rows[name] = [long_words(found)]
     rows["last change"] = [last_change(backoff(612, 131072.0)), last_change(None)]
     goldens.check("words/loss scaler", table(rows))

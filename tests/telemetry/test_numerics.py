@@ -1,4 +1,4 @@
-"""Numbers of float16: headroom and the next growth, the scaler's counts, a histogram's verdict, alarms."""
+"""Numbers of float16: headroom, the scaler's counts, a histogram's verdict, alarms."""
 
 import math
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from amptui.telemetry.health import (
 )
 from amptui.telemetry.numerics import MIN_OF
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerView, ScalerWatch
-from amptui.telemetry.view import NO_GROWTH, NumericsView
+from amptui.telemetry.view import NumericsView
 from tests.builders import assert_holds, changed, make_started, make_step, make_steps, view_of
-from tests.telemetry.record_samples import backoff, growth, losing, spread
+from tests.telemetry.record_samples import losing, spread
 
 
 def numerics_of(*records: Record) -> NumericsView:
@@ -34,14 +34,6 @@ def scaled(number: int, doublings_left: float, scale: float = 65536.0, **changes
     grad_max = LARGEST_FLOAT16 / scale / 2.0**doublings_left
     return make_step(number, precision="fp16", loss_scale=scale, grad_max=grad_max, **changes)
 
-
-def grows(state: str, steps: int, headroom: float) -> dict[str, Any]:
-    """In so many steps, with the headroom of before."""
-    numbers = {"steps": steps, "headroom_now": headroom, "headroom_then": headroom - 1}
-    return {"growth.state": state, "growth.numbers": pytest.approx(numbers)}
-
-
-SKIPPED = make_step(1, precision="fp16", grad_max=math.inf, skipped=True)
 
 # ---------------------------------------------------------------------------------------- headroom
 
@@ -82,33 +74,8 @@ KNOWN: dict[str, tuple[Sequence[Record], dict[str, Any]]] = {
     ),
     "forward overflow": (
         [scaled(1, 3.0), changed(scaled(2, 3.0), loss=math.nan, grad_max=math.nan), scaled(3, 3.0)],
-        {"min_headroom": -math.inf, "growth": NO_GROWTH},
+        {"min_headroom": -math.inf},
     ),
-    # ---------------------------------------------------------------------------------- the next growth
-    "growth that fits": ([scaled(1, 3.1, growth_tracker=1240)], grows("fits", 760, 3.1)),
-    "growth that does not fit": (
-        [scaled(1, 0.6), scaled(2, 5.0, growth_tracker=1240)],
-        grows("overflows", 760, 0.6),
-    ),
-    "growth long after an overflow": (
-        [SKIPPED, backoff(1, 65536.0), *(scaled(number, 4.0, growth_tracker=1) for number in range(2, 258))],
-        grows("fits", 1999, 4.0),
-    ),
-    "growth that has just come": (
-        [scaled(5, 3.0, growth_tracker=1999), growth(5, 65536.0)],
-        grows("fits", 2000, 2.0),
-    ),
-    **{
-        f"nothing foretold {case}": (records, {"growth": NO_GROWTH})
-        for case, records in {
-            "in FP32": [make_step(1, grad_max=0.5)],
-            "without gradients": [make_step(1, precision="fp16")],
-            "after FP32": [scaled(1, 3.0), make_step(2)],
-            "without a tracker": [scaled(1, 3.0, growth_tracker=None)],
-            "at the interval": [scaled(1, 3.0, growth_tracker=2000)],
-            "after a skip": [SKIPPED, scaled(2, 4.0, scale=32768.0, growth_tracker=1)],
-        }.items()
-    },
 }
 
 

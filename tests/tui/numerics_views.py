@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from amptui.records.findings import Float16Window, ModulesTraced, XRayTaken
-from amptui.telemetry.finding import Finding
 from amptui.telemetry.scaling import ScalerView, judge_scaler
-from amptui.telemetry.view import NO_GROWTH, NumericsView, SessionView
+from amptui.telemetry.view import NumericsView, SessionView
 from tests.telemetry import record_samples as samples
 from tests.tui.views import NOW, compared, fp32_only, series, trained
 
@@ -46,12 +45,6 @@ LOSING = (
 """Parameters that float16 takes something from, worst first."""
 
 
-def growing(state: str, steps: int, headroom: float) -> Finding:
-    """In so many steps, with the headroom of before."""
-    numbers = {"steps": steps, "headroom_now": headroom, "headroom_then": headroom - 1}
-    return Finding(subject="growth", state=state, grade="neutral", numbers=numbers)
-
-
 def numerics(before: SessionView, **changes: object) -> SessionView:
     """``before`` with healthy numerics, and what each caller changes of them."""
     noise = np.random.default_rng(10).normal(0.0, 0.5, before.step)
@@ -65,7 +58,6 @@ def numerics(before: SessionView, **changes: object) -> SessionView:
         headroom_scale=65536.0,
         min_headroom=2.41,
         headrooms=series(measured),
-        growth=growing("fits", 760, 2.4),
         scaler=judge_scaler(ScalerView(applied=1204, scale=65536.0)),
         window=float16_window(-8, worst=LOSING[:2]),
     )
@@ -105,7 +97,6 @@ def collapsing() -> SessionView:
         headroom=-float("inf"),
         headroom_scale=16.0,
         min_headroom=-float("inf"),
-        growth=NO_GROWTH,
         scaler=judge_scaler(facts),
         window=gradients,
         trace=replace(traced(), first=inf),
@@ -119,7 +110,6 @@ def in_fp32() -> SessionView:
         scaler=judge_scaler(ScalerView()),
         hypothetical=True,
         headroom=6.2,
-        growth=NO_GROWTH,
         window=float16_window(-17, hypothetical=True, precision="fp32", worst=LOSING[:1], zeros=0.0),
     )
 
@@ -132,7 +122,6 @@ def in_bf16() -> SessionView:
         hypothetical=True,
         headroom=-1.3,
         min_headroom=-2.2,
-        growth=NO_GROWTH,
         window=float16_window(-4, spread=9.0, hypothetical=True, precision="bf16", zeros=0.2, worst=LOSING),
     )
 

@@ -166,11 +166,7 @@ def answer(view: SessionView) -> Card | None:
             Span(SUBJECTS.get(finding.subject, finding.subject), "label"),
         )
         lines.append([mark, " ", label, f" {words}", Span(f" {source}" if source else "", "note")])
-    return (
-        question_words(verdicts.precision),
-        ("verdict", lines),
-        ("note", [long_words(view.numerics.growth)]),
-    )
+    return question_words(verdicts.precision), ("verdict", lines)
 
 
 # ------------------------------------------------------------------------ optimizers and curves

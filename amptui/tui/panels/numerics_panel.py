@@ -7,7 +7,7 @@ from amptui.base import units
 from amptui.diagnosis import activity, probe_words
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.words import age_words, long_words, short_words
+from amptui.diagnosis.words import age_words, short_words
 from amptui.records.findings import ParameterWindow, is_old
 from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import judge_window, underflowing_share
@@ -29,7 +29,6 @@ from amptui.tui.panels.phrases import (
     phrase,
     quiet,
     whole_words,
-    wrapped_phrases,
     write,
     write_lines,
 )
@@ -158,10 +157,7 @@ def headroom_words(numerics: NumericsView) -> tuple[Word, ...]:
 
 
 def _headroom_block(numerics: NumericsView, width: int) -> Block:
-    """Value, gauge and least, then the next change of the scale.
-
-    With its own scale where the histogram beside it is at another one.
-    """
+    """Value, gauge and least; with its own scale where the histogram beside it is at another one."""
     window, scale = numerics.window, numerics.headroom_scale
     own = None if window is None or window.loss_scale == scale else scale
     at, room = probe_words.at_scale(own, hypothetical=numerics.hypothetical), width - LABEL_WIDTH - GAP
@@ -171,8 +167,7 @@ def _headroom_block(numerics: NumericsView, width: int) -> Block:
     phrases.append(Phrase((Gauge(_DOUBLINGS, left, _headroom_style(numerics)),)))
     if least := probe_words.least_headroom(numerics):
         phrases.append(phrase(least, Style.DIM))
-    growth = wrapped_phrases(long_words(numerics.growth), Style.TEXT, room - 1)
-    return labelled_block("headroom", [*flowed(phrases, room), *growth], 0)
+    return labelled_block("headroom", flowed(phrases, room), 0)
 
 
 def _gradients_block(numerics: NumericsView, width: int) -> Block:
