@@ -32,9 +32,6 @@ _SHOWN_MIN, _SHOWN_MAX = -30, 17
 _SEGMENT_ELEMENTS = 1 << 22
 """Elements counted at once: float32 counts that far exactly, and temporaries take at most 48 MiB."""
 
-_SEGMENT_ELEMENTS_CPU = 1 << 18
-"""The same on a CPU, so that temporaries stay in its cache."""
-
 _SMALL_ELEMENTS = 1 << 13
 """Smaller parameters are counted together."""
 
@@ -129,7 +126,7 @@ class Float16WindowProbe:
             flat = [None if values is None else in_memory_order(values) for values in elements]
             parts: list[list[Tensor | None]] = [flat]  # what is counted at once
             if len(group) == 1 and flat[0] is not None:
-                parts = [[piece] for piece in flat[0].split(_segment_elements(group[0]))]
+                parts = [[piece] for piece in flat[0].split(_SEGMENT_ELEMENTS)]
             # A sparse gradient leaves the last segments empty.
             missing = (1 if len(group) > 1 else _segments(group[0])) - len(parts)
             parts += [[None]] * missing
@@ -150,22 +147,12 @@ class Float16WindowProbe:
             return torch.zeros(bins, device=device), torch.zeros(len(segments) * _SUMS, device=device)
         values = present[0][1] if len(present) == 1 else torch.cat([values for _, values in present])
         bits = _magnitudes(values.float(), factor)
-        keys = self._bins_of(bits)
+        # The bin of each is how many edges it has reached.
+        keys = torch.bucketize(bits, self._edges[device], right=True, out_int32=True)
         if len(segments) > 1:
             torch._foreach_add_(keys.split([len(g) for _, g in present]), [i * _BINS for i, _ in present])
-        if bits.is_cpu:
-            return count_keys(keys, bins), _norms_by_bin(bits, keys, len(segments))
         sizes = [0 if values is None else len(values) for values in segments]
         return count_keys(keys, bins), norms_of_each(bits, sizes)
-
-    def _bins_of(self, bits: Tensor) -> Tensor:
-        """[n] int32: the bin of each element, which is how many edges it has reached."""
-        if not bits.is_cpu:  # one kernel
-            return torch.bucketize(bits, self._edges[bits.device], right=True, out_int32=True)
-        keys = (bits >> 23).sub_(127 + _MIN_EXPONENT).clamp_(0, _MAX_EXPONENT - _MIN_EXPONENT)
-        for edge in (*_WITHIN_EXPONENT, _NONFINITE):  # a search is three times slower
-            keys += bits >= edge
-        return keys
 
     def record(self, row: Sequence[float], **fields: Any) -> Float16Window:
         """The record of a delivered ``row``; ``fields`` are those that the row does not hold."""
@@ -288,14 +275,6 @@ def norms_of_each(bits: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.stack(torch._foreach_norm([part for piece in pieces for part in piece], 2))
 
 
-def _norms_by_bin(bits: Tensor, keys: Tensor, segments: int) -> Tensor:
-    """:func:`norms_of_each` on a CPU, where a norm for each segment would be slower than sums by bin."""
-    squares = bits.view(torch.float32).double().square_()
-    by_bin = torch.bincount(keys, weights=squares, minlength=segments * _BINS).view(segments, _BINS)
-    flushed, subnormal = by_bin[:, _FLUSHED].sum(1), by_bin[:, _SUBNORMAL].sum(1)
-    return torch.stack([flushed, subnormal, by_bin.sum(1)], 1).sqrt().reshape(-1).float()
-
-
 def count_keys(keys: Tensor, bins: int) -> Tensor:
     """[bins] float32: how often each of 0 to ``bins`` - 1 is among the int32 ``keys``. Never waits."""
     if keys.is_cpu:
@@ -310,11 +289,7 @@ def count_keys(keys: Tensor, bins: int) -> Tensor:
 
 def _segments(parameter: nn.Parameter) -> int:
     elements = parameter.numel() * (2 if parameter.is_complex() else 1)
-    return -(-elements // _segment_elements(parameter))
-
-
-def _segment_elements(parameter: nn.Parameter) -> int:
-    return _SEGMENT_ELEMENTS_CPU if parameter.is_cpu else _SEGMENT_ELEMENTS
+    return -(-elements // _SEGMENT_ELEMENTS)
 
 
 def _magnitudes(values: Tensor, factor: float) -> Tensor:
