@@ -283,13 +283,9 @@ def is_anything_compiled() -> bool:
 
 # ------------------------------------------------------------------------ in which steps they are counted
 
-MAX_SHAPES = 4
-"""How many shapes of one size and precision are counted: if all come to the same operations, others will
-too."""
-
-MAX_SIZES = 4
-"""How many sizes of steps are counted in one precision; most runs have two, a full step and an epoch's
-last."""
+MAX_COUNTED = 8
+"""How many inputs are counted in one precision; most runs have two, a full step and an epoch's last. If so
+many shapes come to the same operations, others will too."""
 
 
 class StepInputs(NamedTuple):
@@ -340,12 +336,8 @@ class FlopSchedule:
         """Whether to count a step, which must be a warm-up step: counting makes it slower."""
         if self._vary or not self._counts:
             return False
-        earlier_inputs = [earlier for name, earlier in self._flops if name == precision.name]
-        if inputs in earlier_inputs:
-            return False
-        sizes = [earlier.size for earlier in earlier_inputs]
-        of_size = sizes.count(inputs.size)
-        return of_size < MAX_SHAPES if of_size else len(set(sizes)) < MAX_SIZES
+        counted = [earlier for name, earlier in self._flops if name == precision.name]
+        return inputs not in counted and len(counted) < MAX_COUNTED
 
     @contextmanager
     def around(self, step: int, precision: Precision, inputs: StepInputs | None) -> Iterator[None]:
@@ -379,7 +371,7 @@ class FlopSchedule:
     def check(self, step: int, inputs: StepInputs) -> None:
         """Check the inputs of a step that is not counted."""
         shapes = {earlier.shapes for _, earlier in self._flops if earlier.size == inputs.size}
-        if self._vary or self._newest is None or not 0 < len(shapes) < MAX_SHAPES or inputs.shapes in shapes:
+        if self._vary or self._newest is None or not 0 < len(shapes) < MAX_COUNTED or inputs.shapes in shapes:
             return
         self._vary = True
         self._emit(replace(self._newest, time=time.time(), step=step, shapes_vary=True))

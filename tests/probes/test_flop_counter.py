@@ -16,7 +16,7 @@ from amptui.loops.compilation import compile_in_place
 from amptui.loops.setup import prepare_precisions
 from amptui.models.char_gpt import CharGpt
 from amptui.probes import flop_counter
-from amptui.probes.flop_counter import MAX_SIZES, FlopCounter, FlopSchedule, step_inputs
+from amptui.probes.flop_counter import MAX_COUNTED, FlopCounter, FlopSchedule, step_inputs
 from amptui.records.answers import RequestMade
 from amptui.records.findings import FlopsCounted
 from tests.builders import StepRow
@@ -294,8 +294,8 @@ def test_a_length_that_comes_late_is_noticed_and_told_once() -> None:
     for size in range(1, 20):
         if schedule.is_due(fp32, inputs(size, 5)):
             schedule.add(flops(flops=100 * size), inputs(size, 5))
-    assert [count.samples for count in counts] == list(range(1, MAX_SIZES + 1))
+    assert [count.samples for count in counts] == list(range(1, MAX_COUNTED + 1))
     for step, shape in ((201, (1, 5)), (202, (1, 9)), (203, (1, 11))):
         schedule.check(step, inputs(*shape))
-    assert [(count.step, count.shapes_vary) for count in counts[MAX_SIZES:]] == [(202, True)]
+    assert [(count.step, count.shapes_vary) for count in counts[MAX_COUNTED:]] == [(202, True)]
     assert not schedule.is_due(fp32, inputs(30, 5))
