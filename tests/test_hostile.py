@@ -103,7 +103,6 @@ def test_a_forged_journal_on_the_screen(forged: Path, warm: WarmSource) -> None:
         walk = (
             ("\x1b", "╭ throughput"),
             ("x", r"╭─ X-ray of step \d+"),
-            ("\t", "tab layers"),
             ("\x1b", "╭ throughput"),
             ("?", "replay keys"),
             ("?", "loss scale  GradScaler"),

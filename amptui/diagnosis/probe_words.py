@@ -98,8 +98,6 @@ def distance(module: ModuleRange) -> str:
 
 # ------------------------------------------------------------------------------------------- X-ray
 
-OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy casts to that dtype"
-
 
 def layers_legend(xray: XRayTaken) -> str:
     """What the columns of an X-ray's layers are."""

@@ -73,7 +73,7 @@ def _hints(flops: PrecisionFlops) -> list[str]:
     full = counted.flops_by_type.get("float32", 0) + counted.flops_by_type.get("tf32", 0)
     if full >= MIN_SHARE * counted.flops:
         part = units.percent(full / counted.flops)
-        hints.append(f"{part} of the operations in {label} run in float32: an X-ray names the operators")
+        hints.append(f"{part} of the operations in {label} run in float32: an X-ray names the modules")
     if not flops.on_gpu:
         return hints
     worst = counted.unaligned[0] if counted.unaligned else None

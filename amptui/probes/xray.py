@@ -4,7 +4,6 @@ import copy
 import math
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -13,8 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.checkpoint.states import host_copy
 from amptui.data.batches import count_samples
@@ -26,15 +23,7 @@ from amptui.probes.probe import dtype_name, tensors_in
 from amptui.probes.snapshot import Snapshot
 from amptui.recipe.precision import Precision, Tf32Flags
 from amptui.recipe.trained import Trained, checked_loss, loss_weights
-from amptui.records.findings import FlopsCounted, LayerAgreement, OperatorCount, XRayTaken
-
-_UNCOUNTED = frozenset(
-    {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-)
-"""A view whose schema does not say so, and allocations that nothing is written to."""
-
-_PRODUCTS = frozenset({"mm", "addmm", "_scaled_mm"})
-"""What multiplies float8 numbers, and others."""
+from amptui.records.findings import FlopsCounted, LayerAgreement, XRayTaken
 
 Gradients = Mapping[Tensor, Tensor]
 """Gradients by parameter; those that the backward pass did not reach are missing."""
@@ -66,8 +55,8 @@ def take_xray(
     ``emit`` takes the operations of the last pass: those of a compiled model are not counted in its steps.
 
     Call it between two steps, in the thread that trains. The AMP loss is multiplied by ``loss_scale`` if it
-    is given; the scaler is not touched. Compiled models run eagerly: compiled code hides its modules and
-    operators, and would be recompiled for other precision flags.
+    is given; the scaler is not touched. Compiled models run eagerly: compiled code hides its modules
+    and operators, and would be recompiled for other precision flags.
 
     Afterwards weights, optimizer, scaler, gradients, buffers, random generators, flags and modes are bit for
     bit as before, even if something raised. What a model or a loss keeps in plain Python objects is not
@@ -107,11 +96,9 @@ def _all_passes(
         for module in model.modules()
     )
     snapshot.restore()
-    copies, counter = _copied(batches), OperatorCounter()
-    with _output_dtypes(model) as dtypes, counter, flops:
+    copies = _copied(batches)
+    with _output_dtypes(model) as dtypes, flops:
         loss_low, low = _run_pass(trained, copies, trained.precisions[precision], loss_scale)
-    # This thread's hooks and counters do not see replicas.
-    in_threads = any(isinstance(m, nn.DataParallel) and len(m.device_ids) > 1 for m in model.modules())
     sums = _layer_sums(layers, full, low, loss_scale=loss_scale or 1.0)
     (loss_fp32,), (loss_amp,), *rows = _on_host([loss_full, loss_low, *sums])  # the only wait
     agreed = _agreements(layers, rows, full, low, output_dtypes=dtypes, in_float16=precision == "fp16")
@@ -123,7 +110,6 @@ def _all_passes(
         loss_fp32=loss_fp32,
         loss_amp=loss_amp,
         layers=agreed,
-        operators=() if in_threads else counter.counts(),
         output_dtypes=dtypes,
         random=random,
         seconds=0.0,
@@ -314,62 +300,6 @@ def _sums(full: Tensor, half: Tensor, loss_scale: float) -> Tensor:
         products = (f.dot(f), h.dot(h), f.dot(h), difference.dot(difference))
         sums += torch.stack([*products, *counts, small.dot(small)])
     return sums
-
-
-# --------------------------------------------------------------------------------- operators
-
-
-class OperatorCounter(TorchDispatchMode):
-    """Counts the operators that run below autograd and autocast, casts (``_to_copy``) included.
-
-    An operator's dtype is that of its first floating-point output, else of its first floating-point input,
-    else of its first tensor. So a cast counts as its result, a sum of float16 that accumulates in float32 as
-    float32, batch norm of float16 with float32 statistics as float16, and a comparison as its inputs. A
-    product of float8 numbers is float8. Views, bare allocations and operators without tensors do not count.
-
-    Backward passes count too: autograd runs CUDA's in a thread of its own, but passes the modes of the
-    calling thread on (``at::ThreadLocalState``). The threads of ``nn.DataParallel`` do not get them.
-    """
-
-    supports_higher_order_operators = True
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        # A list, because append is atomic: with several GPUs several threads run the backward pass.
-        self._ran: list[tuple[str, str]] = []
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if isinstance(func, OpOverload) and not func.is_view and func._opname not in _UNCOUNTED:
-            dtype = _dtype(result, (args, kwargs))
-            if dtype is not None:
-                name = func._opname if func.namespace == "aten" else f"{func.namespace}.{func._opname}"
-                # A tensor of torchao's has the dtype that its float8 numbers were rounded from.
-                is_float8 = func._opname in _PRODUCTS and any(
-                    dtype_name(one.dtype).startswith("float8") or type(one).__name__ == "Float8TrainingTensor"
-                    for one in tensors_in((args, kwargs))
-                )
-                self._ran.append((name, "float8" if is_float8 else dtype_name(dtype)))
-        return result
-
-    def counts(self) -> tuple[OperatorCount, ...]:
-        """The most frequent first."""
-        frequencies = sorted(Counter(self._ran).items(), key=lambda item: (-item[1], item[0]))
-        return tuple(OperatorCount(name=name, dtype=dtype, count=n) for (name, dtype), n in frequencies)
-
-
-def _dtype(outputs: object, inputs: object) -> torch.dtype | None:
-    """The dtype that an operator counts under; None if it has no tensor."""
-    dtypes = [tensor.dtype for nest in (outputs, inputs) for tensor in tensors_in(nest)]
-    floating = (dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex)
-    return next(floating, dtypes[0] if dtypes else None)
 
 
 # --------------------------------------------------------------------------------- restoring

@@ -184,16 +184,6 @@ class LayerAgreement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCount:
-    """How often one operator ran in one dtype during AMP's forward and backward pass."""
-
-    name: str
-    """``convolution``."""
-    dtype: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class XRayTaken:
     """One batch in FP32 (ieee) and in AMP or FP8, from the same weights and random state; neither applied."""
 
@@ -207,8 +197,6 @@ class XRayTaken:
     loss_amp: float
     layers: tuple[LayerAgreement, ...]
     """In the model's order."""
-    operators: tuple[OperatorCount, ...]
-    """By count, the most frequent first."""
     output_dtypes: Mapping[str, str]
     """Every module's output in AMP, by its path."""
     random: bool

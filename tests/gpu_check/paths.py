@@ -140,7 +140,6 @@ def x_ray(bench: Bench) -> Found:
         "min_cosine": min(cosines, default=None),
         "losses": [found.loss_fp32, found.loss_amp],
         "x_ray_seconds": found.seconds,
-        "operators": len(found.operators),
     }
 
 

@@ -105,8 +105,6 @@ def test_all_figures_are_those_of_two_passes_of_ones_own(recipe: str) -> None:
         cosine, error = one @ other / (one.norm() * other.norm()), (one - other).norm() / other.norm()
         assert layer.cosine == pytest.approx(cosine.item(), abs=1e-6)
         assert layer.relative_error == pytest.approx(error.item(), rel=1e-4)
-    # Of each of two layers: forward, and backward for weight and input.
-    assert [(one.name, one.count) for one in record.operators if one.dtype == "float8"] == [("mm", 6)]
 
 
 @pytest.mark.parametrize("precision", ["fp8", "bf16"])

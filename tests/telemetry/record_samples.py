@@ -191,7 +191,6 @@ xray = _like(
         loss_fp32=0.5,
         loss_amp=0.501,
         layers=(layer("features.0", 0.99999), layer("features.12", 0.99917)),
-        operators=(),
         output_dtypes={},
         random=False,
         seconds=0.12,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from amptui.records import codec
-from amptui.records.findings import OperatorCount, PhaseSeconds, StepTimed
+from amptui.records.findings import PhaseSeconds, StepTimed
 from amptui.records.run import (
     Note,
     PauseChanged,
@@ -107,9 +107,7 @@ EVERYTHING: tuple[Record, ...] = (
     replace(TRACED, step=102),
     nonfinite(103, what="gradient", names=("a.weight",), kinds=("inf",)),
     window(104, worst=(parameter("a.weight", flushed=3),), **squares_of(flushed=0.5)),
-    xray(
-        105, operators=(OperatorCount(name="mm", dtype="float16", count=3),), output_dtypes={"a": "float16"}
-    ),
+    xray(105, output_dtypes={"a": "float16"}),
     memory("fp16", peak=10**9),
     compared(106),
     *(Note(time=101.0 + number, severity="info", text="again") for number in range(3)),

@@ -171,7 +171,6 @@ def _overlays() -> Iterator[tuple[str, Draw]]:
         ("chart", lambda _view: MetricsBrowser(), logged, ("enter",)),
         ("chart with cursor", lambda _view: MetricsBrowser(), logged, ("enter", "left")),
         ("X-ray", lambda _view: XRay(), xray, ()),
-        ("X-ray, operators", lambda _view: XRay(), xray, ("tab",)),
         ("floor", lambda _view: LossScaleQuestion(), at_the_floor(bf16="needs a newer GPU"), ()),
         ("NaN weights", lambda _view: LossScaleQuestion(), nan_weights(), ()),
         ("NaN weights, checkpoint", lambda _view: LossScaleQuestion(), nan_weights("step-000000008.pt"), ()),

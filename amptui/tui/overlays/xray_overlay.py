@@ -1,10 +1,8 @@
-"""The X-ray on the whole screen: its verdict, both losses, and tables of layers and operators."""
+"""The X-ray on the whole screen: its verdict, both losses, and a table of layers."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 from amptui.base import units
 from amptui.base.table import Column
@@ -38,10 +36,7 @@ _MAX_ISLANDS = 4
 WHOLE_MODEL = "(model)"
 """The name of the model itself, whose path is empty."""
 
-_MIN_NAME, _COUNT_WIDTH = 21, 11
-
-_Operator: TypeAlias = tuple[str, Counter[str]]
-"""A name, and how often it ran in each dtype."""
+_MIN_NAME = 21
 
 _BAR_WIDTH = 12
 """Of the cosine: half of it is ``XRAY_CAREFUL_COSINE``, nine tenths are ``XRAY_SAFE_COSINE``."""
@@ -52,10 +47,6 @@ class XRay(Page):
 
     name: ClassVar[str] = "x-ray"
     opened_by: ClassVar[str] = "x"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._operators = False
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         xray = view.numerics.xray
@@ -69,19 +60,17 @@ class XRay(Page):
             y = self._draw_facts(inner, xray)
             legend: list[str] = []
             if inner.height >= _MIN_HEIGHT_FOR_LEGEND:
-                legends = probe_words.layers_legend(xray), probe_words.OPERATORS_LEGEND
-                legend = wrapped(legends[self._operators], inner.width, lines=_LEGEND_LINES)
+                legend = wrapped(probe_words.layers_legend(xray), inner.width, lines=_LEGEND_LINES)
             self._draw_table(inner.rows(y, inner.height - len(legend) - y), xray)
             for y, words in enumerate(legend, inner.height - len(legend)):
                 inner.text(0, y, words, Style.DIM)
-        other = ("tab", "layers" if self._operators else "operators")
         words = self._scroll.words
         again = (("x", "again"),) if "x-ray" in screen.accepts else ()
-        hints = (("esc", "back"), other, *again, *((("↑ ↓", "scroll"),) if words else ()), pages_beside())
+        hints = (("esc", "back"), *again, *((("↑ ↓", "scroll"),) if words else ()), pages_beside())
         write_edge(canvas, hints, screen, right=words)
 
     def _draw_facts(self, inner: Canvas, xray: XRayTaken) -> int:
-        """Draw the verdict and as many facts as leave room for a table; return the table's first line."""
+        """Draw the verdict and as many facts as leave room for the table; return the table's first line."""
         y = 0
         verdict = judge_xray(xray)
         sign, style = VERDICT_SIGNS[verdict.severity]
@@ -100,33 +89,22 @@ class XRay(Page):
         return y + 1
 
     def _draw_table(self, table: Canvas, xray: XRayTaken) -> None:
-        if self._operators:
-            # Each operator with its counts by dtype, the most frequent first.
-            counts: dict[str, Counter[str]] = {}
-            for operator in xray.operators:
-                counts.setdefault(operator.name, Counter())[operator.dtype] += operator.count
-            operators = sorted(counts.items(), key=lambda item: -item[1].total())
-            shown = self._scroll.visible(len(operators), table.height - 1)
-            draw_table(table, _operator_columns(operators), operators, shown=shown)
-            return
         shown = self._scroll.visible(len(xray.layers), table.height - 1)
         title = f"{units.counted(len(xray.layers), 'layer')}, worst first"
         draw_table(table, _layer_columns(title), sorted(xray.layers, key=_worst_first), shown=shown)
 
     def press(self, key: str, _view: SessionView) -> Answer:
-        """Arrows scroll, tab shows the other table."""
+        """Arrows scroll."""
         if key == "x":
             return Answer(action="take_xray")
         if self.closes(key):
             return CLOSE
-        if key == "tab":
-            self._operators, self._scroll.top = not self._operators, 0
         self._scroll.press(key)
         return STAY
 
 
 def _facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
-    """The facts above the tables by their labels, the most important first."""
+    """The facts above the table by their labels, the most important first."""
     # Both losses to six digits, and how far the last is from FP32's.
     losses = [
         labelled(
@@ -160,7 +138,6 @@ def _facts(xray: XRayTaken) -> dict[str, list[Phrase]]:
 
 def _layer_columns(title: str) -> list[Column[LayerAgreement]]:
     """Of the layers, their names second."""
-    number: Callable[..., Column[LayerAgreement]] = partial(Column, width=7)
     return [
         Column(
             title="",
@@ -186,17 +163,14 @@ def _layer_columns(title: str) -> list[Column[LayerAgreement]]:
             align="left",
             width=10,
         ),
-        number(
+        Column(
             title="cosine",
             priority=1,
+            width=7,
             cell=lambda layer: _cosine_word(layer.cosine, unsafe=_layer_sign(layer)[1]),
         ),
-        number(title="error", priority=5, cell=lambda layer: _share_word(layer.relative_error)),
-        number(
-            title="lost",
-            priority=4,
-            cell=lambda layer: _share_word(layer.lost),
-        ),
+        Column(title="error", priority=5, width=7, cell=lambda layer: _share_word(layer.relative_error)),
+        Column(title="lost", priority=4, width=7, cell=lambda layer: _share_word(layer.lost)),
         Column(
             title="elements",
             cell=lambda layer: (units.count if layer.elements < 1000 else units.short_count)(layer.elements),
@@ -252,29 +226,3 @@ def _share_word(fraction: float | None) -> Word:
     if fraction > 1:
         return Word(units.percent(fraction) if fraction < 10 else f"{units.short_count(fraction)}×")
     return Word(units.share(fraction, 1.0), Style.TEXT if fraction else Style.DIM)
-
-
-def _operator_columns(operators: Sequence[_Operator]) -> list[Column[_Operator]]:
-    """Names, and the counts in each dtype: first in those of the precisions."""
-    totals = sum((counts for _, counts in operators), Counter[str]())
-    first = [dtype for dtype in DTYPE_PRECISIONS if dtype in totals]
-    dtypes = first + [dtype for dtype, _ in totals.most_common() if dtype not in first]
-
-    def count(dtype: str, operator: _Operator) -> Word:
-        number = operator[1][dtype]
-        return Word(f"{number:,}", _dtype_word(dtype).style) if number else Word("·", Style.DIM)
-
-    names: Column[_Operator] = Column(
-        title=(f"{units.counted(len(operators), 'operator')}, most frequent first", Style.STRONG),
-        short_titles=("operators",),
-        cell=lambda operator: operator[0],
-        align="left",
-        cut="start",
-        shrinks_to=len("operators"),
-    )
-    width = max([_COUNT_WIDTH, *(len(dtype) + 2 for dtype in dtypes)])
-    counted = (
-        Column(title=_dtype_word(dtype), cell=partial(count, dtype), priority=place, min_width=width)
-        for place, dtype in enumerate(dtypes)
-    )
-    return [names, *counted]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from amptui.records.findings import LayerAgreement, OperatorCount, XRayTaken
+from amptui.records.findings import LayerAgreement, XRayTaken
 from amptui.records.run import Printed, Record, RunFailed
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
@@ -57,14 +57,6 @@ LAYERS = (
     layer("", None, kind="Net", output_dtype=""),
 )
 
-OPERATORS = (
-    OperatorCount(name="_to_copy", dtype="float16", count=1062),
-    OperatorCount(name="_to_copy", dtype="float32", count=44),
-    OperatorCount(name="convolution", dtype="float16", count=14),
-    OperatorCount(name="native_batch_norm", dtype="float32", count=14),
-    OperatorCount(name="argmax", dtype="int64", count=1),
-)
-
 
 def xray(**changes: object) -> XRayTaken:
     record = samples.xray(
@@ -73,7 +65,6 @@ def xray(**changes: object) -> XRayTaken:
         loss_fp32=0.031214,
         loss_amp=0.0312295,
         layers=LAYERS,
-        operators=OPERATORS,
         output_dtypes={layer.name: layer.output_dtype for layer in LAYERS},
         seconds=0.412,
     )

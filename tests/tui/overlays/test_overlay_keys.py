@@ -191,7 +191,6 @@ BROWSED = {
     "arrows, pages and ends scroll the layers": Browsed(
         XRay, many_layers, ["down", "j", "up", "pagedown", "end", "home", "k", "end", xray]
     ),
-    "tab leads to the operators and back": Browsed(XRay, xray, ["tab", "tab"]),
     "arrows and pages select charts, and the selected one stays so when others come or go": Browsed(
         MetricsBrowser, logged, ["right", "down", "up", "left", "left", "pagedown", "home", "end"]
     ),
