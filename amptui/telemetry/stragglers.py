@@ -146,16 +146,15 @@ def _outlier(
     ranks, table = _table(window, column)
     if len(ranks) < 2:
         return None
-    off_centre = table - _medians(table)[:, None]
-    typical = _medians((sign * off_centre).T)
+    off_centre = table - np.median(table, axis=1, keepdims=True)
+    typical = np.median(sign * off_centre, axis=0)
     worst = int(np.argmax(typical))
-    beside, others = _medians(np.delete(table, worst, axis=1)), np.delete(typical, worst)
+    beside, others = np.median(np.delete(table, worst, axis=1), axis=1), np.delete(typical, worst)
     # The deviation of few ranks cannot be estimated.
     spread = _sigma(others) if len(others) >= 5 else float(np.ptp(others)) / 2
     beyond = sign * (table[:, worst] - beside)
-    beyond = beyond[np.isfinite(beyond)]
-    sigmas = _SIGMA_PER_MAD * _medians(np.abs(off_centre - _medians(off_centre.T)).T)
-    noise = max(_sigma(beyond), _median(sigmas))
+    sigmas = _SIGMA_PER_MAD * np.median(np.abs(off_centre - np.median(off_centre, axis=0)), axis=0)
+    noise = max(_sigma(beyond), float(np.median(sigmas)))
     error = _MEDIAN_ERROR * noise / np.sqrt(len(beyond))
     excess = float(np.median(beyond))
     stays = before is not None and before.state in _STATES[column] and before.ranks == (ranks[worst],)
@@ -165,32 +164,19 @@ def _outlier(
         return None
     if np.count_nonzero(beyond <= 0) > exceptions:
         return None
-    return _Outlier(ranks[worst], _median(table[:, worst]), _median(beside), excess)
+    return _Outlier(ranks[worst], float(np.median(table[:, worst])), float(np.median(beside)), excess)
 
 
 def _table(window: Sequence[RanksSampled], column: Column) -> tuple[list[int], Floats]:
-    """The ranks with enough numbers, and those: a row for each sample, NaN where there is none."""
+    """The ranks with enough numbers, and those: a row for each sample, a rank's median where it has none."""
     columns = zip_longest(*[getattr(sample, column) for sample in window])
     table = np.array([*columns], np.float64).reshape(-1, len(window)).T
     table[~((table >= 0) & (table < np.inf))] = np.nan
     enough = np.isnan(table).mean(axis=0) <= _MAX_MISSING
-    return np.flatnonzero(enough).tolist(), table[:, enough]
+    table = table[:, enough]
+    return np.flatnonzero(enough).tolist(), np.where(np.isnan(table), np.nanmedian(table, axis=0), table)
 
 
 def _sigma(values: Floats) -> float:
     """A standard deviation that outliers do not move."""
-    return _SIGMA_PER_MAD * _median(np.abs(values - _median(values)))
-
-
-def _medians(table: Floats) -> Floats:
-    """The median of each row, of what was measured; NaN where nothing was."""
-    ordered = np.sort(table, axis=1)  # NaN comes last
-    counts = np.count_nonzero(~np.isnan(table), axis=1)
-    rows = np.arange(len(table))
-    low, high = np.maximum(0, (counts - 1) // 2), np.minimum(table.shape[1] - 1, counts // 2)
-    return np.asarray((ordered[rows, low] + ordered[rows, high]) / 2)
-
-
-def _median(values: Floats) -> float:
-    values = values[~np.isnan(values)]
-    return float(np.median(values)) if len(values) else np.nan
+    return _SIGMA_PER_MAD * float(np.median(np.abs(values - np.median(values))))
