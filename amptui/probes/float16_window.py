@@ -160,21 +160,16 @@ class Float16WindowProbe:
         sums = self._by_parameter(row[self.row_counts :], _SUMS)
         total = [math.fsum(column) for column in zip(*counts, strict=True)] or [0.0] * _BINS
         squares = [sum(column) for column in zip(*sums, strict=True)] or [0.0] * _SUMS
-        whole = _parameter_window("", total, squares)
         first, exponents = _by_exponent(total)
         return Float16Window(
             first_exponent=first,
             counts=exponents,
-            elements=whole.elements,
-            zeros=whole.zeros,
-            flushed=whole.flushed,
-            subnormal=whole.subnormal,
-            overflowing=whole.overflowing,
             nonfinite=int(total[-1]),
-            worst=_worst(map(_parameter_window, self._names, counts, sums)),
-            squares=whole.squares,
-            flushed_squares=whole.flushed_squares,
-            subnormal_squares=whole.subnormal_squares,
+            worst=_worst(
+                ParameterWindow(name=name, **_counts(*own))
+                for name, *own in zip(self._names, counts, sums, strict=True)
+            ),
+            **_counts(total, squares),
             **fields,
         )
 
@@ -306,39 +301,30 @@ def _magnitudes(values: Tensor, factor: float) -> Tensor:
     return torch.clamp(bits, min=least, max=own.clamp_(min=_LARGEST), out=bits)
 
 
-def _parameter_window(name: str, counts: Sequence[float], sums: Sequence[float]) -> ParameterWindow:
+def _counts(counts: Sequence[float], sums: Sequence[float]) -> dict[str, Any]:
+    """The fields of ``Float16Counts``."""
     # Beside NaN or Inf there is no norm.
     flushed, subnormal, squares = (None, None, None) if counts[-1] else sums
-    return ParameterWindow(
-        name=name,
-        elements=int(sum(counts)),
-        zeros=int(counts[0]),
-        flushed=int(sum(counts[_FLUSHED])),
-        subnormal=int(sum(counts[_SUBNORMAL])),
-        overflowing=int(sum(counts[_OVERFLOWING])),
-        squares=squares,
-        flushed_squares=flushed,
-        subnormal_squares=subnormal,
-    )
+    return {
+        "elements": int(sum(counts)),
+        "zeros": int(counts[0]),
+        "flushed": int(sum(counts[_FLUSHED])),
+        "subnormal": int(sum(counts[_SUBNORMAL])),
+        "overflowing": int(sum(counts[_OVERFLOWING])),
+        "squares": squares,
+        "flushed_squares": flushed,
+        "subnormal_squares": subnormal,
+    }
 
 
 def _worst(parameters: Iterable[ParameterWindow]) -> tuple[ParameterWindow, ...]:
     """Parameters with overflows first, then those whose gradient loses the largest share of its norm."""
+
+    def loss(p: ParameterWindow) -> tuple[float, float, float]:
+        return p.overflowing / p.elements, round(p.underflowing_share or 0.0, 3), p.flushed / p.elements
+
     losing = [p for p in parameters if p.flushed or p.overflowing or p.subnormal]
-    losing.sort(
-        key=lambda p: (p.overflowing / p.elements, _lost_share(p), p.flushed / p.elements), reverse=True
-    )
-    return tuple(losing[:MAX_PARAMETERS])
-
-
-def _lost_share(parameter: ParameterWindow) -> float:
-    """The part of a parameter's squares that underflows, from 0 to 1, rounded to thousandths."""
-    if parameter.squares is None:
-        return 0.0
-    if not parameter.squares:
-        return 1.0  # float32 cannot hold squares that small
-    small = (parameter.flushed_squares or 0.0) + (parameter.subnormal_squares or 0.0)
-    return round(small / parameter.squares, 3)
+    return tuple(sorted(losing, key=loss, reverse=True)[:MAX_PARAMETERS])
 
 
 def _by_exponent(counts: Sequence[float]) -> tuple[int, tuple[int, ...]]:

@@ -116,6 +116,7 @@ class Codec(Generic[_T]):
     def _writer(self, cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
         head = {"type": cls.__name__} if cls in self._of_unions else {}
         names = [field.name for field in dataclasses.fields(cls) if field.init]
+        names.sort(key=lambda name: name != "time")  # before those of a base class
         writers = self._writers
 
         def write(value: Any) -> dict[str, Any]:

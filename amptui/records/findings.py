@@ -3,6 +3,7 @@
 As in all records ``None`` is a number that was not measured and ``time`` is Unix seconds.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -32,27 +33,51 @@ def is_old(step: int, scale: float | None, *, now: int, scale_now: float | None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterWindow:
-    """Where one parameter's gradient lies in float16's range: counts and squares, as in the whole."""
+class Float16Counts:
+    """Where gradients, multiplied by a loss scale, lie in float16's range.
 
-    name: str
+    With g an element and s the scale: flushed 0 < |g s| <= 2^-25, subnormal what float16 rounds to less than
+    2^-14, overflowing |g s| >= 65520 (rounded to infinity), NaN and Inf counted apart.
+    """
+
     elements: int
     zeros: int
     flushed: int
     subnormal: int
     overflowing: int
     squares: float | None = None
+    """The sum of (g s)^2 over all elements: the square of the scaled gradient's L2 norm. None, as the two
+    below, beside NaN or Inf."""
     flushed_squares: float | None = None
+    """The part of it in flushed elements."""
     subnormal_squares: float | None = None
+    """The part of it in subnormal elements."""
+
+    @property
+    def underflowing_share(self) -> float | None:
+        """sqrt((flushed + subnormal) / all), each a sum of squares of g s: the share of the L2 norm.
+
+        0 is none of it, 1 all. In a step that ran in float16 it is a lower bound: what was flushed on the way
+        is zero already. None without nonzero elements, and beside NaN or Inf.
+        """
+        if self.squares is None or not math.isfinite(self.squares):
+            return None
+        if self.squares <= 0.0:  # float32 cannot hold squares that small
+            return 1.0 if self.elements > self.zeros else None
+        small = (self.flushed_squares or 0.0) + (self.subnormal_squares or 0.0)
+        return min(1.0, math.sqrt(max(0.0, small) / self.squares))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Float16Window:
-    """All gradients of one step, multiplied by a loss scale, against the range of float16.
+class ParameterWindow(Float16Counts):
+    """One parameter's gradient."""
 
-    With g a gradient's element and s the scale: flushed 0 < |g s| <= 2^-25, subnormal what float16 rounds to
-    less than 2^-14, overflowing |g s| >= 65520 (rounded to infinity), NaN and Inf counted apart.
-    """
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float16Window(Float16Counts):
+    """All gradients of one step."""
 
     time: float
     step: int
@@ -65,11 +90,6 @@ class Float16Window:
     first_exponent: int
     """``counts[i]`` holds elements with 2^(first_exponent + i) <= |g s| < 2^(first_exponent + i + 1)."""
     counts: tuple[int, ...]
-    elements: int
-    zeros: int
-    flushed: int
-    subnormal: int
-    overflowing: int
     nonfinite: int
     worst: tuple[ParameterWindow, ...]
     """The parameters that lose the most, worst first, bounded in number; without those that lose nothing."""
@@ -79,13 +99,6 @@ class Float16Window:
     """Steps since the one before; None for the first."""
     seconds_since: float | None = None
     """Seconds since the one before on the host's clock: the measurement's share of the time."""
-    squares: float | None = None
-    """The sum of (g s)^2 over all elements: the square of the scaled gradient's L2 norm. None, as the two
-    below, beside NaN or Inf."""
-    flushed_squares: float | None = None
-    """The part of it in flushed elements."""
-    subnormal_squares: float | None = None
-    """The part of it in subnormal elements."""
 
     @property
     def normal(self) -> int:

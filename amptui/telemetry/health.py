@@ -54,22 +54,8 @@ RECOVERED_SHARE = 0.1
 # ------------------------------------------------------------------------------- the float16 window
 
 
-def underflowing_share(window: Float16Window | ParameterWindow) -> float | None:
-    """sqrt((flushed + subnormal) / all), each a sum of squares of g s: the share of the L2 norm.
-
-    0 is none of it, 1 all. In a step that ran in float16 it is a lower bound: what was flushed on the way is
-    zero already. None without nonzero elements, and beside NaN or Inf.
-    """
-    if window.squares is None or not math.isfinite(window.squares):
-        return None
-    if window.squares <= 0.0:  # float32 cannot hold squares that small
-        return 1.0 if window.elements > window.zeros else None
-    small = (window.flushed_squares or 0.0) + (window.subnormal_squares or 0.0)
-    return min(1.0, math.sqrt(max(0.0, small) / window.squares))
-
-
 def share_by_exponent(window: Float16Window, halvings: int = 0) -> float | None:
-    """The same from the counts, after so many halvings of the scale.
+    """The share of the norm that underflows, from the counts, after so many halvings of the scale.
 
     All elements of a bin count as equal: the share is exact to a factor of 2.
     """
@@ -84,8 +70,8 @@ def share_by_exponent(window: Float16Window, halvings: int = 0) -> float | None:
 
 def worst_parameter(window: Float16Window) -> ParameterWindow | None:
     """The parameter of whose norm most underflows, if that is much and not the same everywhere."""
-    whole = underflowing_share(window)
-    shares = [(underflowing_share(parameter) or 0.0, parameter) for parameter in window.worst]
+    whole = window.underflowing_share
+    shares = [(parameter.underflowing_share or 0.0, parameter) for parameter in window.worst]
     share, worst = max(shares, key=lambda pair: pair[0], default=(0.0, None))
     return worst if share > WORST_SHARE and (whole is None or whole < EVERYWHERE_SHARE) else None
 
@@ -135,7 +121,7 @@ def judge_window(window: Float16Window) -> Finding:
         would_overflow = foretold and window.overflowing > 0
         largest = max((place for place, count in enumerate(window.counts) if count), default=0)
         halvings = max(1, window.first_exponent + largest - 15) if would_overflow else 0
-        share = share_by_exponent(window, halvings) if halvings else underflowing_share(window)
+        share = share_by_exponent(window, halvings) if halvings else window.underflowing_share
         scale = math.ldexp(scale, -halvings)
         worst = worst_parameter(window)
         state, grade = "survives" if foretold else "kept", "good"
@@ -151,7 +137,7 @@ def judge_window(window: Float16Window) -> Finding:
             "share": share,
             "scale": scale,
             "measured_scale": window.loss_scale,
-            "worst_share": None if worst is None else underflowing_share(worst),
+            "worst_share": None if worst is None else worst.underflowing_share,
             # Of a step that did not run in float16 they are true zeros.
             "zero_share": None if foretold or not window.elements else window.zeros / window.elements,
             "gradients": float(window.nonfinite),

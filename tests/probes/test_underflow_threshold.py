@@ -21,7 +21,7 @@ from amptui.records.answers import RequestMade
 from amptui.records.control import Control
 from amptui.records.findings import Float16Window, XRayTaken
 from amptui.telemetry.finding import FindingReported
-from amptui.telemetry.health import UNDERFLOW_SHARE, underflowing_share, xray_share
+from amptui.telemetry.health import UNDERFLOW_SHARE, xray_share
 from tests.builders import view_of
 from tests.models.on_images import on_images
 from tests.tiny import Asks, Log, prepare, switching, train
@@ -85,7 +85,7 @@ def measure(experiment: Experiment, *, fp16_steps: int = FP16_STEPS) -> tuple[li
         train(prepared, log, control)
     view = view_of(*log)
     windows = {window.precision: window for window in log.of(Float16Window)}  # the last of each
-    shares = [underflowing_share(windows[name]) for name in ("fp32", "fp16") if name in windows]
+    shares = [windows[name].underflowing_share for name in ("fp32", "fp16") if name in windows]
     shares += [xray_share(xray) for xray in log.of(XRayTaken)[-1:]]
     cause = amp_answer(view).cause
     is_alarmed = any(isinstance(event.about, FindingReported) for event in view.events)

@@ -21,7 +21,6 @@ from amptui.reports.export.charts import charts, histogram, step_axis, zones
 from amptui.reports.export.table import late_columns
 from amptui.reports.export.template import Block, Card, Span, Words, chip, document, table, verdict
 from amptui.telemetry.comparison import ordered
-from amptui.telemetry.health import underflowing_share
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
@@ -334,7 +333,7 @@ def float16_window(window: Float16Window | None) -> Card | None:
         window.worst,
         (
             ("parameter", lambda one: one.name),
-            ("of its norm", lambda one: units.share(underflowing_share(one), 1)),
+            ("of its norm", lambda one: units.share(one.underflowing_share, 1)),
             ("flushed", lambda one: units.share(one.flushed, one.elements - one.zeros)),
             ("subnormal", lambda one: units.share(one.subnormal, one.elements - one.zeros)),
             ("overflow", lambda one: units.share(one.overflowing, one.elements - one.zeros)),

@@ -10,7 +10,7 @@ from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.words import age_words, short_words
 from amptui.records.findings import ParameterWindow, is_old
 from amptui.telemetry.finding import Finding
-from amptui.telemetry.health import judge_window, underflowing_share
+from amptui.telemetry.health import judge_window
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.answer_panel import LABEL_WIDTH, finding_blocks, labelled_block
@@ -189,7 +189,7 @@ def _worst_lines(worst: Sequence[ParameterWindow], width: int) -> list[Line]:
     for parameter in worst:
         nonzero = parameter.elements - parameter.zeros
         overflow = parameter.overflowing / nonzero if nonzero > 0 else None
-        shares = (underflowing_share(parameter), Style.WARNING), (overflow, Style.ERROR | BOLD)
+        shares = (parameter.underflowing_share, Style.WARNING), (overflow, Style.ERROR | BOLD)
         words = [
             Word(f"{units.share(share, 1):>{_SHARE_WIDTH}} ", style if share else Style.DIM)
             for share, style in shares
