@@ -12,15 +12,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
 
 import torch
 
 from amptui.device.accelerator import capabilities
 from amptui.probes.probe import TIMELINE_BUDGET, Cadence
-from amptui.records.findings import PhaseSeconds, StepTimed
-
-PhaseName = Literal["input", "forward", "backward", "clip", "optimizer"]
+from amptui.records.findings import PhaseName, PhaseSeconds, StepTimed
 
 LONGEST_GAP_SECONDS = 0.2
 """Steps are timed at least this often. Marks cost microseconds, but one may wait for the interpreter's lock:

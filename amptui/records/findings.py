@@ -265,12 +265,15 @@ class PrecisionsCompared:
     """What ran before it and runs again after it."""
 
 
+PhaseName = Literal["input", "forward", "backward", "clip", "optimizer"]
+"""In the order of a step. ``input`` is waiting for the batch; on the device it is copying it there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSeconds:
     """One part of a step: on the host's clock, and on the device's where there is one beside it."""
 
-    name: Literal["input", "forward", "backward", "clip", "optimizer"]
-    """``input`` is waiting for the batch; on the device it is copying it there."""
+    name: PhaseName
     host_seconds: float
     device_seconds: float | None
     """Between the ends of this part's work and of the one before; None on a CPU, which is its own device."""

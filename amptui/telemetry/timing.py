@@ -4,9 +4,9 @@ import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import get_args
 
-from amptui.records.findings import PhaseSeconds, StepTimed
+from amptui.records.findings import PhaseName, PhaseSeconds, StepTimed
 from amptui.records.own_loop import OTHER_PRECISIONS
 from amptui.records.run import LOW_PRECISIONS, precision_place
 from amptui.telemetry.comparison import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE, compare, median
@@ -29,9 +29,7 @@ BUSY_GPU_PERCENT = 90.0
 """From this utilization on no loop is launch-bound: waiting for the host leaves gaps that NVML's samples
 would find."""
 
-PhaseName = Literal["input", "forward", "backward", "clip", "optimizer"]
-
-_ORDER: tuple[PhaseName, ...] = ("input", "forward", "backward", "clip", "optimizer")
+_ORDER = get_args(PhaseName)
 
 
 @dataclass(slots=True, eq=False)

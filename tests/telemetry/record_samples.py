@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from amptui.records.findings import (
     Float16Window,
@@ -14,6 +14,7 @@ from amptui.records.findings import (
     ModuleRange,
     ModulesTraced,
     ParameterWindow,
+    PhaseName,
     PhaseSeconds,
     PrecisionMeasured,
     PrecisionsCompared,
@@ -23,7 +24,6 @@ from amptui.records.findings import (
 from amptui.records.own_loop import GradientsDropped, OptimizerFollowed
 from amptui.records.run import LossScaleChanged, NonFinite, StepSkipped
 from amptui.records.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
-from amptui.telemetry.timing import PhaseName
 from amptui.telemetry.view import PrecisionTiming
 from tests.builders import make_resumed as resumed
 from tests.builders import make_started as run
@@ -329,7 +329,7 @@ def memory(
 
 # ------------------------------------------------------------------- the parts of a step, timed
 
-NAMES: tuple[PhaseName, ...] = ("input", "forward", "backward", "clip", "optimizer")
+NAMES = get_args(PhaseName)
 
 
 def phases(*host: float | None, device: tuple[float | None, ...] = ()) -> tuple[PhaseSeconds, ...]:
