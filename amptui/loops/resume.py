@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
-from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from amptui.base.errors import RunFolderError, UsageError
@@ -241,11 +240,11 @@ def _check_same(checkpoint: Checkpoint, prepared: Prepared) -> None:
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
-    """The shape of each tensor by name; lazy ones have none yet."""
+    """The shape of each tensor by name."""
     return {
         name: "x".join(map(str, value.shape)) or "a number"
         for name, value in state.items()
-        if isinstance(value, Tensor) and not is_lazy(value)
+        if isinstance(value, Tensor)
     }
 
 
