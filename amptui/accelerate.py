@@ -20,7 +20,6 @@ from amptui.guest.framework import FirstPrecision, FrameworkMonitor, model_of
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.script import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.recipe.precision import unsupported_precisions
-from amptui.recipe.request import Fp8Recipe
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision
 
 _T = TypeVar("_T")
@@ -39,7 +38,6 @@ def watch(
     *,
     precision: FirstPrecision | None = None,
     amp: AmpName | None = None,
-    fp8_recipe: Fp8Recipe | None = None,
     samples_per_step: int | None = None,
     save_dir: str | Path | None = None,
 ) -> "AcceleratorMonitor":
@@ -55,13 +53,13 @@ def watch(
     by default ``checkpoints`` in the accelerator's ``project_dir`` or the current folder. With automatic
     checkpoint naming the accelerator itself chooses.
 
-    No loop begins in FP8; the screen switches to it, with ``fp8_recipe`` as in :func:`amptui.watch`.
+    No loop begins in FP8; the screen switches to it.
 
     Several processes, Accelerate's own fp8 and weights other than float32 are only observed, and only in the
     main process. DeepSpeed, FSDP, Megatron-LM and XLA are not watched.
 
     Raises TypeError for arguments of other kinds, RuntimeError after ``prepare()``, and ValueError for a
-    precision that the device does not support or an unknown ``fp8_recipe``. If anything else of amptui's own
+    precision that the device does not support. If anything else of amptui's own
     fails, it writes one line to standard error and the script continues in the current precision.
     """
     if not isinstance(accelerator, Accelerator):
@@ -69,7 +67,7 @@ def watch(
     if accelerator._models or accelerator._optimizers:
         raise RuntimeError("call amptui.accelerate.watch() before accelerator.prepare()")
     folder = None if save_dir is None else Path(save_dir)
-    options: dict[str, Any] = {"amp": amp, "fp8_recipe": fp8_recipe, "samples_per_step": samples_per_step}
+    options: dict[str, Any] = {"amp": amp, "samples_per_step": samples_per_step}
     return AcceleratorMonitor(accelerator, precision=precision, save_dir=folder, **options)
 
 

@@ -14,7 +14,6 @@ from amptui.guest.framework import LIGHTNING_NAMES, OWN_NAMES, FrameworkMonitor,
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.observed_loop import ObservedLoop
 from amptui.loops.script.script import AUTOCAST_DTYPES, SwitchedAmp
-from amptui.recipe.request import Fp8Recipe
 
 
 class Precision(MixedPrecision):
@@ -22,11 +21,10 @@ class Precision(MixedPrecision):
 
     ``precision`` is what the loop starts in, as ``Fabric(precision=...)`` takes it: "32-true", "16-mixed" or
     "bf16-mixed". ``amp`` is what AMP means: by default that of ``precision``, else ``fp16`` on a GPU and
-    ``bf16`` on a CPU. ``fp8_recipe``, ``scaler``, ``samples_per_step`` and ``save`` are as in
-    :func:`amptui.watch`.
+    ``bf16`` on a CPU. ``scaler``, ``samples_per_step`` and ``save`` are as in :func:`amptui.watch`.
 
     All optimizers that make steps are watched, from the first one's first step on. Several processes are only
-    observed, on rank 0. Raises ValueError for another precision, ``amp`` or ``fp8_recipe``.
+    observed, on rank 0. Raises ValueError for another precision or ``amp``.
     """
 
     def __init__(
@@ -34,7 +32,6 @@ class Precision(MixedPrecision):
         precision: Literal["32-true", "16-mixed", "bf16-mixed"] = "32-true",
         *,
         amp: AmpName | None = None,
-        fp8_recipe: Fp8Recipe | None = None,
         scaler: torch.amp.GradScaler | None = None,
         samples_per_step: int | None = None,
         save: Callable[[], object] | None = None,
@@ -42,8 +39,7 @@ class Precision(MixedPrecision):
         # Not super().__init__(): it would set the precision once and for all.
         if precision not in OWN_NAMES:
             raise ValueError(f"precision must be one of {', '.join(OWN_NAMES)}, not {precision!r}")
-        options: dict[str, Any] = {"fp8_recipe": fp8_recipe, "samples_per_step": samples_per_step}
-        self.monitor = FabricMonitor(OWN_NAMES[precision], save, amp=amp, **options)
+        self.monitor = FabricMonitor(OWN_NAMES[precision], save, amp=amp, samples_per_step=samples_per_step)
         """For ``should_stop``, ``log()``, ``epochs()``, ``steps()`` and ``validation()`` in the loop."""
         self._first_scaler = scaler
 

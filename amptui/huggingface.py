@@ -16,7 +16,6 @@ from amptui.base.prompt import complain
 from amptui.guest.amp_monitor import AmpName
 from amptui.guest.framework import FirstPrecision
 from amptui.loops.script.guard import harmless
-from amptui.recipe.request import Fp8Recipe
 
 _NOT_LOGGED = frozenset({"learning_rate", "epoch", "step", "total_flos", "num_input_tokens_seen"})
 """What the Trainer logs and the screen shows otherwise."""
@@ -29,14 +28,12 @@ def watch(
     *,
     precision: FirstPrecision | None = None,
     amp: AmpName | None = None,
-    fp8_recipe: Fp8Recipe | None = None,
 ) -> "TrainerMonitor":
     """Watch ``trainer`` and switch its precision; call it once, before ``train()``.
 
     It starts in ``precision``, by default in that of its TrainingArguments; ``amp`` is what AMP means, by
-    default their ``fp16`` or ``bf16``, or else ``fp16`` on a GPU and ``bf16`` on a CPU, and
-    ``fp8_recipe`` is as in :func:`amptui.watch`. The key ``s`` saves a checkpoint as the Trainer does, ``q``
-    ends the training as a callback would.
+    default their ``fp16`` or ``bf16``, or else ``fp16`` on a GPU and ``bf16`` on a CPU. The key ``s`` saves a
+    checkpoint as the Trainer does, ``q`` ends the training as a callback would.
 
     Several processes, Accelerate's own fp8 and weights other than float32 are only observed, and only in the
     main process. DeepSpeed, FSDP and ``nn.DataParallel`` are not watched.
@@ -49,7 +46,7 @@ def watch(
         raise TypeError(f"trainer must be a transformers.Trainer, not {type(trainer).__name__}")
     if trainer.accelerator._models or trainer.accelerator._optimizers:
         raise RuntimeError("call amptui.huggingface.watch() before trainer.train() and trainer.evaluate()")
-    return TrainerMonitor(trainer, precision=precision, amp=amp, fp8_recipe=fp8_recipe)
+    return TrainerMonitor(trainer, precision=precision, amp=amp)
 
 
 class TrainerMonitor(AcceleratorMonitor, TrainerCallback):  # type: ignore[misc] # transformers counts as untyped

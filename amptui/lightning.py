@@ -24,7 +24,6 @@ from amptui.guest.amp_monitor import AmpName
 from amptui.guest.framework import LIGHTNING_NAMES, OWN_NAMES, FrameworkMonitor, closure_run_before
 from amptui.loops.script.guard import harmless
 from amptui.loops.script.script import SwitchedAmp, SwitchedScaler
-from amptui.recipe.request import Fp8Recipe
 
 
 class SwitchedPrecision(MixedPrecision):
@@ -76,13 +75,13 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
     """Shows a training on amptui's screen, whose keys switch its precision, compare, pause, save and stop.
 
     ``amp`` is what AMP means: by default the Trainer's own mixed precision, else ``fp16`` on a GPU and
-    ``bf16`` on a CPU; ``fp8_recipe`` is as in :func:`amptui.watch`. ``dirpath`` is the folder of the
+    ``bf16`` on a CPU. ``dirpath`` is the folder of the
     checkpoints that the key ``s`` asks for: by default the run's own.
 
     It takes over a Trainer with one device and ``precision`` "32-true", "16-mixed" or "bf16-mixed" under
     automatic optimization, and switches it to any precision, FP8 among them. Any other training is only
     observed, on rank 0, and the screen says why. A fault of amptui's own is told in one line, and the
-    training goes on. Raises ValueError for another ``amp`` or ``fp8_recipe``.
+    training goes on. Raises ValueError for another ``amp``.
     """
 
     framework = "the Trainer"
@@ -91,10 +90,9 @@ class PrecisionMonitor(FrameworkMonitor, Callback):
         self,
         *,
         amp: AmpName | None = None,
-        fp8_recipe: Fp8Recipe | None = None,
         dirpath: str | Path | None = None,
     ) -> None:
-        super().__init__(amp=amp, fp8_recipe=fp8_recipe)
+        super().__init__(amp=amp)
         self._dirpath = dirpath
         self._load_start = 0.0
         self._loading_seconds: float | None = None

@@ -124,7 +124,7 @@ def runs() -> Path:
 @pytest.fixture(scope="session")
 def usable_torchao() -> None:
     """Skips what needs torchao where it is missing, or this torch does not multiply for it on a CPU."""
-    if trouble := torchao_trouble() or torchao_trouble("rowwise"):
+    if trouble := torchao_trouble():
         pytest.skip(trouble)
 
 

@@ -252,7 +252,7 @@ def trained() -> Any:
         ("huggingface", lambda at: at.watch(trained()), RuntimeError, "before trainer.train"),
         ("fabric", lambda at: at.Precision("64-true"), ValueError, "64-true"),
         ("fabric", lambda at: at.Precision(amp="tf32"), ValueError, "tf32"),
-        ("lightning", lambda at: at.PrecisionMonitor(fp8_recipe="none"), ValueError, "fp8_recipe 'none'"),
+        ("lightning", lambda at: at.PrecisionMonitor(amp="fp32"), ValueError, "fp32"),
     ],
 )
 def test_wrong_arguments_are_refused(

@@ -21,7 +21,7 @@ from amptui.command.parser import (
     with_data,
 )
 from amptui.ranks.world import variables_of, world_of
-from amptui.recipe.request import FP8_RECIPES, TrainRequest, parse_model
+from amptui.recipe.request import TrainRequest, parse_model
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS
 
 if TYPE_CHECKING:
@@ -58,11 +58,6 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         type=partial(precision, choices=AMP_PRECISIONS),
         choices=AMP_PRECISIONS,
         help="AMP of a run in FP32, also as float16 or bfloat16 (default: fp16 on CUDA, else bf16)",
-    )
-    add(
-        "--fp8-recipe",
-        choices=FP8_RECIPES,
-        help="torchao's scaling of float8 Linear layers (default: tensorwise)",
     )
     add_shared(group, "--device")
     add("--nproc", type=positive_int, metavar="N", help="train with N processes (DDP), one per GPU")

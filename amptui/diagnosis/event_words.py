@@ -303,10 +303,10 @@ def _stack_lines(event: FindingReported) -> list[str]:
 
 
 def float8_layers(record: Float8Layers) -> str:
-    """``FP8, tensorwise: 16 of 17 layers in float8``."""
+    """``FP8: 16 of 17 layers in float8``."""
     layers = units.counted(record.layers + record.left_out_count, "layer")
     what = f"{units.count(record.layers)} of {layers} in float8"
-    return f"{precision_label(record.precision)}, {record.recipe}: {what}"
+    return f"{precision_label(record.precision)}: {what}"
 
 
 def float8_details(record: Float8Layers) -> list[str]:

@@ -15,7 +15,6 @@ from amptui.guest.monitor import Monitor, checked_start, close_monitors_of
 from amptui.loops.script.script import Pairs, SwitchedAmp, WatchedScript, models_of, named_optimizers
 from amptui.loops.script.switched_optimizer import ComputeLoss, SwitchedOptimizer
 from amptui.recipe.precision import amp_of, unsupported_precisions
-from amptui.recipe.request import FP8_RECIPES, Fp8Recipe
 from amptui.recipe.sharding import sharded_dtype
 from amptui.recipe.trained import NamedOptimizer
 from amptui.records.run import AMP_PRECISIONS, PRECISIONS, parse_precision
@@ -30,7 +29,6 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     *,
     precision: PrecisionName = "fp32",
     amp: AmpName | None = None,
-    fp8_recipe: Fp8Recipe | None = None,
     scaler: GradScaler | None = None,
     clip_norm: float | None = None,
     samples_per_step: int | None = None,
@@ -45,9 +43,8 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     default ``fp16`` on a GPU, and ``bf16`` on a CPU or where ``fp16`` would break the script. Both also take
     ``float16`` and ``bfloat16``.
 
-    In ``fp8`` the Linear layers of the models are torchao's float8 layers, by its ``fp8_recipe``: the same
-    objects with the same parameters. In other precisions, and once the monitor is closed, they are what they
-    were.
+    In ``fp8`` the Linear layers of the models are torchao's float8 layers: the same objects with the same
+    parameters. In other precisions, and once the monitor is closed, they are what they were.
 
     ``scaler``: one whose scale and settings :attr:`AmpMonitor.scaler` starts with. ``clip_norm``: the largest
     norm of the gradients, for :meth:`AmpMonitor.step`. ``samples_per_step``: how many samples one optimizer
@@ -65,7 +62,6 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     first, *others = pairs = named_optimizers(model, optimizer)
     start_step = checked_start(start_step)
     device = next((parameter.device for parameter in first.model.parameters()), torch.device("cpu"))
-    check_fp8_recipe(fp8_recipe)
     unsupported = {**_what_cannot_scale(pairs), **unsupported_precisions(device)}
     first_precision = parse_precision(precision)
     asked_amp, usual_amp = checked_amp(amp), "bf16" if "fp16" in unsupported else None
@@ -73,7 +69,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
         check_precision(name, unsupported)
     amp_precision = amp_of(device, first_precision, asked_amp, usual_amp)
     close_monitors_of(pair.optimizer for pair in pairs)  # which restores the flags and layers of before
-    switched = SwitchedAmp(device, scaler, fp8_recipe=fp8_recipe)
+    switched = SwitchedAmp(device, scaler)
     unsupported = switched.take_layers(models_of(pairs), unsupported)
     check_precision(first_precision, unsupported)
     if (cast := sharded_dtype(first.model)) is not None:
@@ -95,12 +91,6 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     except BaseException:  # Ctrl+C, or an alarm of the script's
         switched.leave_float8()
         raise
-
-
-def check_fp8_recipe(name: str | None) -> None:
-    """Raise ValueError if torchao has no recipe of this name; None leaves the choice to amptui."""
-    if name not in (None, *FP8_RECIPES):
-        raise ValueError(f"no fp8_recipe {name!r}: use one of {', '.join(FP8_RECIPES)}")
 
 
 def checked_amp(name: str | None) -> str | None:

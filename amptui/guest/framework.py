@@ -14,7 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.device.accelerator import TRAINABLE
-from amptui.guest.amp_monitor import AmpName, check_fp8_recipe, checked_amp, must_have_closure
+from amptui.guest.amp_monitor import AmpName, checked_amp, must_have_closure
 from amptui.guest.monitor import Monitor, samples_of
 from amptui.guest.run import tell_fault
 from amptui.loops.script.guard import harmless
@@ -49,12 +49,8 @@ class FrameworkMonitor(Monitor):
     amp: SwitchedAmp
     """Autocast and scaler, where the loop has amptui's."""
 
-    def __init__(
-        self, *, amp: str | None, fp8_recipe: str | None, samples_per_step: int | None = None
-    ) -> None:
+    def __init__(self, *, amp: str | None, samples_per_step: int | None = None) -> None:
         super().__init__(None)
-        check_fp8_recipe(fp8_recipe)
-        self._fp8_recipe = fp8_recipe
         self._asked_amp = checked_amp(amp)
         self._samples_per_step = samples_per_step
         self.has_amp = False
@@ -91,7 +87,7 @@ class FrameworkMonitor(Monitor):
 
         Raises ValueError if that one is disabled.
         """
-        self.amp = amp = SwitchedAmp(device, scaler, fp8_recipe=self._fp8_recipe)
+        self.amp = amp = SwitchedAmp(device, scaler)
         amp.begin(self.first_precision)
         self.has_amp = True
         return amp

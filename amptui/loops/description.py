@@ -37,7 +37,6 @@ def describe_run(model_name: str, prepared: Prepared) -> RunStarted:
         "experiment": type(prepared.experiment).__name__,
         "optimizer": type(prepared.optimizer).__name__,
         "clip_norm": request.clip_norm,
-        "fp8_recipe": request.fp8_recipe,
         "accumulate": request.accumulate,
         "seed": request.seed,
         "workers": request.workers,

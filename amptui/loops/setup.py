@@ -339,7 +339,7 @@ def assemble(
         interval, on_device = experiment.scheduler_interval, capabilities(device).timed_events
         lr_schedule = LrSchedule(scheduler, optimizer, interval=interval, on_device=on_device)
     scaler, precisions = prepare_precisions(device, request.compile_mode)
-    linears, unsupported = float8_linears(model, request.fp8_recipe, choices.unsupported)
+    linears, unsupported = float8_linears(model, choices.unsupported)
     for precision in precisions.values():
         precision.linears = linears
     check_enterable(precisions[choices.precision], unsupported)

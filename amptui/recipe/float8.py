@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from torch.nn.parameter import is_lazy
 
 from amptui.base.text import one_line
 from amptui.device.accelerator import capabilities, properties
-from amptui.recipe.request import FP8_RECIPES
 from amptui.recipe.sharding import is_sharded
 from amptui.records.findings import Float8Layers, FloatHindrance, LayerLeftOut
 
@@ -62,14 +60,12 @@ def why_no_float8(device: torch.device) -> dict[str, str]:
 
 
 def float8_linears(
-    model: nn.Module | Mapping[str, nn.Module],
-    recipe: str | None,
-    unsupported: Mapping[str, str],
+    model: nn.Module | Mapping[str, nn.Module], unsupported: Mapping[str, str]
 ) -> tuple["Float8Linears | None", dict[str, str]]:
     """What can multiply in float8 here, None if nothing; and ``unsupported`` with this model's reasons."""
     if "fp8" in unsupported:
         return None, dict(unsupported)
-    linears = Float8Linears(model, recipe)
+    linears = Float8Linears(model)
     if not linears.hindrance:
         return linears, dict(unsupported)
     return None, {**unsupported, "fp8": linears.hindrance}
@@ -98,8 +94,7 @@ class Float8Linears:
     Of several models, ``model`` is a mapping of names, with which those of their layers begin.
     """
 
-    def __init__(self, model: nn.Module | Mapping[str, nn.Module], recipe: str | None = None) -> None:
-        self.recipe = recipe or FP8_RECIPES[0]
+    def __init__(self, model: nn.Module | Mapping[str, nn.Module]) -> None:
         self.linears: dict[str, nn.Linear] = {}
         self.left_out: list[LayerLeftOut] = []
         self.hindrance = ""
@@ -123,7 +118,7 @@ class Float8Linears:
             # Importing torchao tells of deprecations between it and torch (torch 2.13 and torchao 0.18), and
             # of extensions that were built for another torch, which float8 training does not use.
             with quiet_loggers("torch.utils._pytree", "torchao"):
-                layer_class = _float8_class(self.recipe)
+                layer_class = _float8_class()
             _try_once(layer_class, next(iter(self.linears.values())).weight.device)
             self._float8_class = layer_class
         except Exception as error:  # noqa: BLE001 - a torchao of another torch may raise anything
@@ -178,7 +173,6 @@ class Float8Linears:
             time=time.time(),
             step=step,
             precision=precision,
-            recipe=self.recipe,
             layers=len(self.linears),
             names=tuple(self.linears)[:MAX_NAMES],
             parameters=sum(parameter.numel() for parameter in parameters),
@@ -210,9 +204,9 @@ class Float8Linears:
             self.hindrance = "" if self.linears else NO_LAYER
 
 
-def torchao_trouble(recipe: str | None = None) -> str:
+def torchao_trouble() -> str:
     """Why torchao cannot make float8 layers here, in a line; empty if it can. Importing it takes seconds."""
-    return Float8Linears(nn.Linear(_ALIGNMENT, _ALIGNMENT), recipe).prepare()
+    return Float8Linears(nn.Linear(_ALIGNMENT, _ALIGNMENT)).prepare()
 
 
 def _hindrance(module: nn.Module) -> FloatHindrance | None:
@@ -243,14 +237,14 @@ def quiet_loggers(*names: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _float8_class(recipe: str) -> type[nn.Linear]:
+def _float8_class() -> type[nn.Linear]:
     """Torchao's layer, for as long as the run is in FP8, in every call that autocast would make bfloat16."""
     from torchao.float8 import Float8LinearConfig
     from torchao.float8.float8_linear import Float8Linear as Layer
 
-    config = Float8LinearConfig.from_recipe_name(recipe)
-    # A step's last batch may have any number of rows, which are the inner size of the weight's gradient.
-    config = replace(config, pad_inner_dim=True)
+    # One scale a tensor. A step's last batch may have any number of rows, which are the inner size of the
+    # weight's gradient.
+    config = Float8LinearConfig(pad_inner_dim=True)
 
     class Float8Linear(Layer):  # type: ignore[misc]  # torchao has no types
         def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as nn.Linear calls it

@@ -24,11 +24,6 @@ PAGE_RUNS = 100
 ADVISE_MINUTES, ADVISE_LOSS_STEPS = 3.0, 300
 """How long a measurement for a recommendation takes at most; the steps after which losses are compared."""
 
-Fp8Recipe = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"]
-"""torchao's: one scale a tensor, one a row, or that with the weights' gradients multiplied in bfloat16."""
-
-FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
-
 HANG_SECONDS = 600.0
 """A rank that makes all others wait so long is given up, unless the command line says otherwise."""
 
@@ -95,8 +90,6 @@ class TrainRequest:
     """None is ``fp32``."""
     amp_precision: str | None = None
     """AMP of a run that starts in neither ``fp16`` nor ``bf16``; None leaves that to the device."""
-    fp8_recipe: str | None = None
-    """torchao's float8 recipe, one of ``FP8_RECIPES``; None is the first of them."""
     device: str = "auto"
     epochs: int | None = None
     steps: int | None = None

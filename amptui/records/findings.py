@@ -317,8 +317,6 @@ class Float8Layers:
     step: int
     """The first step."""
     precision: str
-    recipe: str
-    """torchao's."""
     layers: int
     names: tuple[str, ...]
     """The first of them, bounded in number; "" is the model itself."""

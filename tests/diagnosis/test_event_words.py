@@ -70,7 +70,6 @@ def layers(**changes: Any) -> Float8Layers:
         time=1.0,
         step=4,
         precision="fp8",
-        recipe="rowwise",
         layers=3,
         names=("a", "b"),
         parameters=10,

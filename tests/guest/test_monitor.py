@@ -159,7 +159,6 @@ def test_a_resumed_script_s_steps_go_on_counting(way: str, runs: Path) -> None:
         ("watch", "precision", "fp4", ValueError, "'fp4' is not one of fp32, ieee, tf32, fp16"),
         ("watch", "precision", "tf32", ValueError, "TF32 needs an NVIDIA GPU"),
         ("watch", "amp", "tf32", ValueError, "'tf32' is not one of fp16, bf16"),
-        ("watch", "fp8_recipe", "mx", ValueError, "no fp8_recipe 'mx'"),
         ("watch", "scaler", torch.amp.GradScaler("cpu", enabled=False), ValueError, "scaler is disabled"),
     ],
 )

@@ -14,15 +14,12 @@ from torch.utils.checkpoint import checkpoint
 
 from amptui.base.errors import UsageError
 from amptui.recipe.float8 import NO_LAYER, Float8Linears
-from amptui.recipe.request import FP8_RECIPES
 from amptui.records.findings import Float8Layers, FlopsCounted
 from amptui.records.run import Note, PrecisionChanged
 from tests.loops.compiled_runs import keeping
 from tests.tiny import Tiny, log_of, losses, prepare
 
 needs_torchao = pytest.mark.usefixtures("usable_torchao")
-
-RECIPES = pytest.mark.parametrize("recipe", FP8_RECIPES)
 
 
 class Kinds(nn.Module):
@@ -78,9 +75,9 @@ def test_fp8_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None
 # ----------------------------------------------------------------------------------- the layers
 
 
-def in_float8(model: nn.Module, recipe: str | None = None) -> Float8Linears:
+def in_float8(model: nn.Module) -> Float8Linears:
     """The layers of ``model``, which multiply in float8 from here on."""
-    linears = Float8Linears(model, recipe)
+    linears = Float8Linears(model)
     assert linears.prepare() == ""
     linears.become(on=True)
     return linears
@@ -98,15 +95,14 @@ def gradients(
 
 
 @needs_torchao
-@RECIPES
-def test_layers_stay_the_same_objects_and_leave_float8_without_a_trace(recipe: str) -> None:
+def test_layers_stay_the_same_objects_and_leave_float8_without_a_trace() -> None:
     model, inputs = nn.Sequential(nn.Linear(32, 48), nn.Linear(48, 16)), torch.randn(4, 32)
     modules, parameters = list(model.modules()), list(map(id, model.parameters()))
     attributes = [set(vars(module)) for module in modules]
     calls: list[int] = []
     model[0].register_forward_hook(lambda *_: calls.append(1))
     before = gradients(model, inputs)
-    linears = in_float8(model, recipe)
+    linears = in_float8(model)
     assert not any(map(torch.equal, gradients(model, inputs), before))
     assert (list(model.modules()), list(map(id, model.parameters()))) == (modules, parameters)
     forward = model[1].forward
@@ -133,13 +129,12 @@ class Used(nn.Module):
 
 
 @needs_torchao
-@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
-def test_layers_are_used_as_models_use_them(recipe: str) -> None:
+def test_layers_are_used_as_models_use_them() -> None:
     """Computed again, in inference mode, and of an expert that gets no token, too."""
     torch.manual_seed(0)
     model, words = Used(), torch.randint(0, 32, (4, 5))
     exact = gradients(model, words)
-    in_float8(model, recipe)
+    in_float8(model)
     rounded = gradients(model, words)
     for mine, theirs in zip(rounded, exact, strict=True):
         assert nn.functional.cosine_similarity(mine.flatten(), theirs.flatten(), 0) > 0.9
@@ -208,11 +203,10 @@ class Rectified(nn.Module):
 @needs_torchao
 @pytest.mark.ci
 @pytest.mark.torch
-@pytest.mark.parametrize("recipe", ["rowwise", "tensorwise"])
-def test_a_compiled_backward_pass_is_float8_s_to_the_bit(recipe: str) -> None:
+def test_a_compiled_backward_pass_is_float8_s_to_the_bit() -> None:
     torch._dynamo.reset()
     model, inputs = Rectified(), torch.randn(16, 32)
-    in_float8(model, recipe)
+    in_float8(model)
     eager = gradients(model, inputs, model.forward)
     model.compile(backend="aot_eager", fullgraph=True)
     assert all(map(torch.equal, gradients(model, inputs), eager))
@@ -247,7 +241,7 @@ def test_a_run_enters_float8_says_what_takes_part_and_comes_back_to_the_very_mod
     changes = [(change.step, change.current) for change in log.of(PrecisionChanged)]
     assert changes == [(4, "fp8"), (7, "bf16"), (9, "fp8"), (11, "fp32")]
     (layers,) = log.of(Float8Layers)
-    assert (layers.step, layers.recipe, layers.names) == (4, "tensorwise", ("1",))
+    assert (layers.step, layers.names) == (4, ("1",))
     assert [layer.name for layer in layers.left_out] == ["4"]
     assert [(type(module), id(module)) for module in prepared.model.modules()] == modules
     # Forward, and backward for the weight and the input; torchao computes that even for the first layer.

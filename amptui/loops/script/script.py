@@ -120,14 +120,11 @@ class SwitchedAmp:
     """The autocast, the scaler and the float8 layers of a loop whose precision changes between two steps.
 
     ``like`` is a scaler whose scale and settings the loop's own scaler starts with. Raises ValueError if that
-    one is disabled. ``fp8_recipe`` is torchao's name of how float8 factors are scaled.
+    one is disabled.
     """
 
-    def __init__(
-        self, device: torch.device, like: GradScaler | None = None, *, fp8_recipe: str | None = None
-    ) -> None:
+    def __init__(self, device: torch.device, like: GradScaler | None = None) -> None:
         self.device = device
-        self._fp8_recipe = fp8_recipe
         self.scaler = SwitchedScaler(device.type)
         if like is not None:
             if not like.is_enabled():
@@ -147,7 +144,7 @@ class SwitchedAmp:
         """
         if self.linears is not None:
             self.linears.become(on=False)
-        self.linears, unsupported = float8_linears(models, self._fp8_recipe, unsupported)
+        self.linears, unsupported = float8_linears(models, unsupported)
         for precision in self.precisions.values():
             precision.linears = self.linears
         return unsupported

@@ -66,7 +66,7 @@ def bench(
     parse_model(training.model)  # before anything is measured
     stop, sizes = Control(), list[Measured]()
     with stdout_of(json=json) as out, StopSignals(stop.ask) as signals:
-        plan = plan_precisions(precisions, device_of(training.device), fp8_recipe=training.fp8_recipe)
+        plan = plan_precisions(precisions, device_of(training.device))
         with TemporaryDirectory(prefix="amptui-bench-", ignore_cleanup_errors=True) as scratch:
             for batch_size in batch_sizes:
                 if stop.stop_reason:
@@ -159,12 +159,7 @@ def _progress_words(view: SessionView) -> str:
     return "  ".join([*batch, *comparison_parts(compared)])
 
 
-def plan_precisions(
-    names: Sequence[str] | None,
-    device: "torch.device",
-    *,
-    fp8_recipe: str | None = None,
-) -> Plan:
+def plan_precisions(names: Sequence[str] | None, device: "torch.device") -> Plan:
     """The precisions of ``names``, or all worth measuring, that ``device`` supports; and why not the others.
 
     Whether the model has a layer for FP8 shows once it is built. Raises ``UsageError`` if fewer than two
@@ -175,7 +170,7 @@ def plan_precisions(
 
     worth = PRECISIONS if names is None else names
     left_out = {name: why for name, why in unsupported_precisions(device).items() if name in worth}
-    if "fp8" in worth and "fp8" not in left_out and (trouble := torchao_trouble(fp8_recipe)):
+    if "fp8" in worth and "fp8" not in left_out and (trouble := torchao_trouble()):
         left_out["fp8"] = trouble
     if names is None and device.type == "cpu":
         left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | slow_on_cpu()
