@@ -8,7 +8,6 @@ then mean the same.
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,13 +49,11 @@ def capture(prepared: Prepared, position: DataPosition, monitor: TrainMonitor, w
     ``warn`` gets what is left out. Raises NotPlainError if the state of model or optimizer contains an object
     that cannot be saved, and ValueError for an optimizer that a new process cannot make again.
     """
+    if prepared.lr_schedule is not None:
+        prepared.lr_schedule.synchronize()
     if len(prepared.optimizer.param_groups) != prepared.built_groups:
         raise ValueError("the optimizer got a parameter group while training (make all in build_optimizer())")
-    schedule = prepared.lr_schedule
-    if schedule is not None:
-        schedule.synchronize()
-    with nullcontext() if schedule is None else schedule.as_numbers():
-        model, optimizer, parts = prepared.strategy.states(prepared.optimizer)
+    model, optimizer, parts = prepared.strategy.states(prepared.optimizer)
     extras = {}
     for name, value in _extras(prepared):
         try:
@@ -96,6 +93,8 @@ def capture_parts(prepared: Prepared) -> list[Part]:
 
     Waits for the device, but for no other rank.
     """
+    if prepared.lr_schedule is not None:
+        prepared.lr_schedule.synchronize()  # as rank 0: their learning rates stay the same to the bit
     *_, parts = prepared.strategy.states(prepared.optimizer)
     tensors, wait = host_copy([part.tensor for part in parts])
     wait()

@@ -112,11 +112,11 @@ class LrSchedule:
 
     def before_update(self, *, scaled: bool) -> None:
         """Set the learning rates of the next update; if ``scaled``, the scaler may skip it."""
+        if self._table is not None and self._table.sent == TABLE_STEPS - 1:  # the device may be at its end
+            self.synchronize()
         if self._table is None and scaled and self._may_follow:
             self._table = _DeviceTable(self._optimizer, self._look_ahead()[0])
         if self._table is not None:
-            if self._table.sent == TABLE_STEPS - 1:  # the device may be at the end of the table
-                self.synchronize()
             self._table.set_lrs()
 
     def after_update(self, scaler: ScalerTensors | None) -> None:
@@ -132,26 +132,15 @@ class LrSchedule:
             self._advance(math.inf if metric is None else metric)
 
     def synchronize(self) -> None:
-        """Step the host's scheduler as often as the device applied a step; waits for the device."""
-        if (table := self._table) is not None:
-            applied = table.remove()
-            self._table = None
-            with _without_order_warning():
-                for _ in range(applied):
-                    self._advance()
-            self._table = _DeviceTable(self._optimizer, self._look_ahead()[0])
+        """Step the host's scheduler as often as the device applied a step, for which this waits.
 
-    @contextmanager
-    def as_numbers(self) -> Iterator[None]:
-        """Within, the optimizer's learning rates are numbers, as the host's scheduler left them."""
-        if (table := self._table) is None:
-            yield
-            return
-        table.show_numbers()
-        try:
-            yield
-        finally:
-            table.install()
+        The optimizer's learning rates are numbers then, until the next update that may be skipped.
+        """
+        table, self._table = self._table, None
+        if table is not None:
+            with _without_order_warning():
+                for _ in range(table.remove()):
+                    self._advance()
 
     def state_dict(self) -> dict[str, Any]:
         """The scheduler's state; waits for the device if that counts the steps."""
@@ -214,20 +203,10 @@ class _DeviceTable:
         self._applied = torch.empty(1, dtype=torch.bool, device=device)
         self._lrs = torch.empty(1, len(self._groups), device=device)
         self._numbers = [group["lr"] for group in self._groups]
-        """The learning rates of the first row."""
         self.sent = 0
         """Steps sent to the device since the first row: its position is at most this."""
-        self.install()
-
-    def install(self) -> None:
-        """Let the optimizer read the device's learning rates."""
         for index, group in enumerate(self._groups):
             group["lr"] = self._lrs[0, index]
-
-    def show_numbers(self) -> None:
-        """Let the optimizer have the first row's numbers."""
-        for group, number in zip(self._groups, self._numbers, strict=True):
-            group["lr"] = number
 
     def set_lrs(self) -> None:
         """Copy the device's row to where the optimizer reads it."""
@@ -243,8 +222,9 @@ class _DeviceTable:
         self.sent += 1
 
     def remove(self) -> int:
-        """Give the optimizer its numbers back; return the device's position, for which this waits."""
-        self.show_numbers()
+        """Give the optimizer the first row's numbers; return the device's position, for which this waits."""
+        for group, number in zip(self._groups, self._numbers, strict=True):
+            group["lr"] = number
         return int(self._position.item())
 
 
