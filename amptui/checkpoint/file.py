@@ -174,7 +174,7 @@ def _name(keys: Keys) -> str:
     return ".".join(map(str, keys))
 
 
-FORMAT = 1
+FORMAT = 2
 """Increased when the meaning of a file's content changes."""
 
 MAX_CHECKPOINTS = 3
@@ -221,8 +221,8 @@ class Checkpoint:
     loop: dict[str, Any]
     """The state of the training loop."""
     ranks: list[dict[str, Any]] = field(default_factory=list)
-    """Of the other ranks from rank 1 on: their ``batches``, ``draws`` and ``epoch_draws``, and the number of
-    their ``gpu``; empty for a single process."""
+    """Of the other ranks from rank 1 on: their ``batches``, ``draws`` and ``epoch_draws``; empty for a single
+    process."""
     shards: Shards | None = None
     """Where the parts of a sharded model are."""
     parts: list[Part] = field(default_factory=list)

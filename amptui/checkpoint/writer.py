@@ -1,6 +1,5 @@
 """Decides when a checkpoint is due and writes it in a thread while training continues."""
 
-import errno
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -9,7 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from amptui.base.text import one_line
+from amptui.base.text import NO_ROOM, one_line
 from amptui.checkpoint.file import Checkpoint, Place, checkpoint_name, clear, prune, write
 from amptui.checkpoint.states import Part
 from amptui.records.answers import RequestMade
@@ -24,8 +23,6 @@ Requests = tuple[RequestMade, ...]
 EPOCH_BUDGET = 0.003
 """The fraction of the time that training may be blocked for checkpoints at the ends of epochs. If copying the
 state takes 10 ms, some epochs shorter than 3 s get none; the end of the run always does."""
-
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CheckpointWriter:
@@ -288,5 +285,5 @@ def refuse_lost(state: Mapping[str, Any], finite_names: Collection[str]) -> None
 def explained(error: Exception) -> str:
     """The message of ``error``, in one line."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror} (free some space)" if error.errno in _DISK_FULL else error.strerror
+        return f"{error.strerror} (free some space)" if error.errno in NO_ROOM else error.strerror
     return one_line(str(error)) or type(error).__name__

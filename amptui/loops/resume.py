@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -22,7 +21,6 @@ from amptui.base.errors import RunFolderError, UsageError
 from amptui.base.text import one_line
 from amptui.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
 from amptui.checkpoint.states import NotPlainError, Part, host_copy, plain_tensor, replaced
-from amptui.device import accelerator
 from amptui.loops.data_passes import DataPosition, random_states
 from amptui.loops.description import plain_fields
 from amptui.loops.setup import Prepared, seed_everything
@@ -288,18 +286,4 @@ def _random_states_of(checkpoint: Checkpoint, rank: int, ranks: int, prepared: P
         fresh = random_states(prepared)
         return {"draws": fresh, "epoch_draws": fresh}
     own_states = checkpoint.ranks[rank - 1]
-    return {
-        "batches": own_states["batches"] if before == ranks else checkpoint.batches,
-        "draws": _on_device(own_states["draws"], own_states["gpu"], prepared.device),
-        "epoch_draws": _on_device(own_states["epoch_draws"], own_states["gpu"], prepared.device),
-    }
-
-
-def _on_device(draws: Mapping[str, Any], gpu: int, device: torch.device) -> dict[str, Any]:
-    """The states with that of the rank's GPU, number ``gpu`` when saved, as that of the GPU it has now."""
-    saved = draws["process"]["gpus"]
-    gpus = list(accelerator.random_states(device))
-    if not gpus or gpu >= len(saved):
-        return dict(draws)
-    gpus[device.index or 0] = saved[gpu]
-    return {**draws, "process": {**draws["process"], "gpus": gpus}}
+    return own_states if before == ranks else {**own_states, "batches": checkpoint.batches}

@@ -169,7 +169,6 @@ class TrainingThread:
         started = describe_run(self._spec.name, prepared)
         self._announce_run(started, start)
         writer = self._make_writer(
-            prepared,
             self._request.checkpoint_dir,
             control=self._control,
             emit=self._emit,
@@ -289,12 +288,7 @@ class TrainingThread:
         if self._rank_change:
             self._emit(Note(time=time.time(), severity="info", text=self._rank_change))
 
-    def _make_writer(
-        self,
-        prepared: "Prepared",  # noqa: ARG002 - a rank's writer needs it
-        folder: Path | None,
-        **options: Any,
-    ) -> "CheckpointWriter":
+    def _make_writer(self, folder: Path | None, **options: Any) -> "CheckpointWriter":
         from amptui.checkpoint.writer import CheckpointWriter
 
         return CheckpointWriter(folder, **options)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from amptui.device.accelerator import device_count, random_states, set_random_states
+from amptui.device.accelerator import random_states, set_random_states
 
 MAX_FROZEN_BYTES = 2**28
 """More frozen weights are a pretrained base with adapters: forward passes do not change them, and copies
@@ -27,7 +27,7 @@ class Generators:
     cpu: Tensor
     gpus: tuple[Tensor, ...]
     device: torch.device
-    """Of the kind of GPUs; a CPU without any."""
+    """That of the training."""
 
     @classmethod
     def current(cls, device: torch.device) -> "Generators":
@@ -42,19 +42,23 @@ class Generators:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any], device: torch.device) -> "Generators":
-        """Inverse of :meth:`plain`; keeps the states of GPUs that exist here, if ``device`` is one."""
+        """Inverse of :meth:`plain`: ``device``, another GPU perhaps, then draws as the one of before."""
         inner = {name: np.asarray(value) for name, value in plain["numpy"]["state"].items()}
+        gpus = list(random_states(device))
+        if gpus and plain["gpu"] is not None:
+            gpus[device.index or 0] = plain["gpu"]
         return cls(
             python=plain["python"],
             numpy={**plain["numpy"], "state": inner},
             cpu=plain["cpu"],
-            gpus=tuple(plain["gpus"][: device_count(device.type)]),
+            gpus=tuple(gpus),
             device=device,
         )
 
     def plain(self) -> dict[str, Any]:
-        """Numbers, strings and tensors, for a file."""
-        return {"python": self.python, "numpy": _flat(self.numpy), "cpu": self.cpu, "gpus": list(self.gpus)}
+        """Numbers, strings and tensors, for a file; of GPUs only of ``device`` itself."""
+        gpu = self.gpus[self.device.index or 0] if self.gpus else None
+        return {"python": self.python, "numpy": _flat(self.numpy), "cpu": self.cpu, "gpu": gpu}
 
     def apply(self) -> None:
         """Set all generators to these states."""

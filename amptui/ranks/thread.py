@@ -242,7 +242,7 @@ class RankThread(TrainingThread):
         restore = partial(super()._restore, checkpoint, prepared)
         return self._group.in_turn(restore, "restored")
 
-    def _make_writer(self, prepared: "Prepared", folder: Path | None, **options: Any) -> "RankCheckpoints":
+    def _make_writer(self, folder: Path | None, **options: Any) -> "RankCheckpoints":
         from amptui.ranks.agreement.checkpoints import RankCheckpoints
 
         assert self._group is not None, "the ranks have met"
@@ -250,7 +250,6 @@ class RankThread(TrainingThread):
             folder,
             world=self._world,
             group=self._group,
-            gpu=prepared.device.index or 0,
             shared=self._run_request.checkpoint_dir,
             start=self._group.gather(secrets.token_hex(4))[0] if self._request.fsdp else "",
             **options,

@@ -334,10 +334,8 @@ def of_two(checkpoint: Checkpoint) -> Checkpoint:
     """As if two ranks had written it, with other random states on the second."""
     torch.manual_seed(77)
     draws = {**checkpoint.draws, "process": {**checkpoint.draws["process"], "cpu": torch.get_rng_state()}}
-    return replace(
-        checkpoint,
-        ranks=[{"batches": checkpoint.batches, "draws": draws, "epoch_draws": draws, "gpu": 0}],
-    )
+    own_states = {"batches": checkpoint.batches, "draws": draws, "epoch_draws": draws}
+    return replace(checkpoint, ranks=[own_states])
 
 
 REQUEST = TrainRequest(model="tiny", batch_size=4, settings={"batch_size": "4", "width": "8"})

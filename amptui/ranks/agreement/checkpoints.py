@@ -37,7 +37,7 @@ class RankCheckpoints(CheckpointWriter):
 
     All decide alike when one is due: at a multiple of ``every``, or when they have agreed on rank 0's wish,
     and not before all know that the last one is done with. ``shared`` is the folder of all ranks, None if the
-    run keeps no checkpoints; ``gpu`` is the number of this rank's.
+    run keeps no checkpoints.
 
     Of a sharded model, ``start`` is equal on all ranks, and no earlier start of the run had it. A rank whose
     parts cannot be written, or contain NaN, tells rank 0, which then writes no checkpoint. One whose disk is
@@ -51,7 +51,6 @@ class RankCheckpoints(CheckpointWriter):
         world: World,
         control: RankControl,
         group: RankGroup,
-        gpu: int,
         shared: Path | None,
         start: str = "",
         **options: Any,
@@ -60,7 +59,7 @@ class RankCheckpoints(CheckpointWriter):
         self.follows = not world.leads
         self._ranks = control
         self._group = group
-        self._rank, self._gpu = world.rank, gpu
+        self._rank = world.rank
         self._shared, self._start = shared, start
         self._due_step = self._number = 0
         self._parts: Sequence[Part] = ()
@@ -102,7 +101,7 @@ class RankCheckpoints(CheckpointWriter):
         def hand_in() -> None:
             written = {_TROUBLE: trouble} if trouble else self._written(self._parts, {})
             file = io.BytesIO()
-            torch.save({**states, **written, "gpu": self._gpu}, file)
+            torch.save({**states, **written}, file)
             with suppress(RuntimeError):  # the store is gone with rank 0: so is the run
                 self._group.board.hand_in(f"states/{self._number}/{self._rank}", file.getvalue())
 
