@@ -97,20 +97,11 @@ def open_board(name: str) -> Board | None:
     return Board(dist.distributed_c10d._get_default_store(), name)
 
 
-def collectives_made() -> int:
-    """How many collectives this rank has begun on the default process group; 0 where nobody counts them.
+def collectives_by_group() -> dict[str, int]:
+    """How many collectives this rank has begun on each process group that it is in, if its backend counts.
 
     Equal on all ranks that are at the same place of the training, however many steps each has counted.
     """
-    try:
-        group: Any = dist.distributed_c10d._get_default_group()
-        return int(group._get_sequence_number_for_group())
-    except (RuntimeError, ValueError):
-        return 0
-
-
-def collectives_by_group() -> dict[str, int]:
-    """How many collectives this rank has begun on each process group that it is in; see above."""
     counts: dict[str, int] = {}
     groups: Mapping[Any, str] = dist.distributed_c10d._world.pg_names
     for group, name in list(groups.items()):

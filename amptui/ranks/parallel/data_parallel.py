@@ -17,7 +17,7 @@ from amptui.device.failure import explain, is_device_lost
 from amptui.loops.strategy import MetricSums, MicroBatch, Strategy
 from amptui.monitor.precision_switch import TrialFailedError
 from amptui.monitor.step_rows import Step
-from amptui.ranks.agreement.board import collectives_made
+from amptui.ranks.agreement.board import collectives_by_group
 from amptui.ranks.failure import is_of_a_group
 from amptui.ranks.group import RankGroup
 from amptui.recipe.experiment import Experiment
@@ -107,9 +107,9 @@ class DataParallel(Strategy):
             # Not earlier: DDP has just waited for rank 0's buffers.
             if first:
                 timer.begin()
-            collectives = collectives_made()
+            collectives = collectives_by_group()
             result = self._loss(batch)
-            if collectives_made() != collectives:
+            if collectives_by_group() != collectives:
                 timer.forget()  # it waits for other ranks by itself, as SyncBatchNorm does
             return result
 
