@@ -39,7 +39,7 @@ def result_cards(result: PrecisionsCompared, run: RunStarted | None = None) -> l
             parts.append(long_words(judge_memory(row.peak_allocated_bytes / peak)))
         if row.precision == "fp16":
             parts.append(units.counted(row.skipped, "skip"))
-        parts.append(blocks_words(row.blocks, result))
+        parts.append(f"{units.counted(row.blocks, 'block')} of {result.block_steps} steps")
         if run is not None:
             batch = [f"batch {units.count(run.batch_size)}"] if run.batch_size else []
             parts += [run.model, *batch, run.device_name.removeprefix("NVIDIA ")]
@@ -68,11 +68,6 @@ def round_words(result: PrecisionsCompared, *, brief: bool = False) -> str:
     """``round  3 of at most 24``, equally wide in every round; ``brief``: ``round 3/24``."""
     now, most = units.count(min(result.rounds + 1, result.most_rounds)), units.count(result.most_rounds)
     return f"round {now}/{most}" if brief else f"round {now:>{len(most)}} of at most {most}"
-
-
-def blocks_words(blocks: int, result: PrecisionsCompared) -> str:
-    """``12 blocks of 20 steps``: what a result is based on."""
-    return f"{units.counted(blocks, 'block')} of {result.block_steps} steps"
 
 
 # ---------------------------------------------------------------------------- the running ratio

@@ -93,27 +93,13 @@ class PrecisionLedger:
 
     def add(self, steps: Steps) -> None:
         """Count steps."""
-        self._changing(steps.precision).add(steps)
+        self.changing(steps.precision).add(steps)
 
     def add_peak(self, precision: str, peak_allocated_bytes: int | None) -> None:
         """Add a peak of torch's allocator in ``precision``; None if it was not measured."""
         if peak_allocated_bytes is not None:
-            account = self._changing(precision)
+            account = self.changing(precision)
             account.peak_bytes = max(peak_allocated_bytes, account.peak_bytes or 0)
-
-    def add_utilization(self, precision: str, percent: float | None) -> None:
-        """Add how busy the GPU was, by NVML a mean over up to a second; None if it was not measured."""
-        if percent is not None:
-            account = self._changing(precision)
-            account.percents += percent
-            account.percent_count += 1
-
-    def add_energy(self, precision: str, joules: float, seconds: float, samples: int) -> None:
-        """Add the energy of the whole GPU, with its idle power and other programs, while steps trained."""
-        account = self._changing(precision)
-        account.joules += joules
-        account.energy_seconds += seconds
-        account.energy_samples += samples
 
     def comparison(self, precision: str = "") -> Comparison:
         """The precisions used so far, in the order of ``PRECISION_ORDER``, and a gain by :func:`compare`."""
@@ -127,7 +113,8 @@ class PrecisionLedger:
         """Steps that the scaler dropped, in all precisions."""
         return sum(account.skipped for account in self._accounts.values())
 
-    def _changing(self, precision: str) -> "_Account":
+    def changing(self, precision: str) -> "_Account":
+        """The sums of ``precision``, to add to."""
         self._comparisons.clear()
         account = self._accounts.setdefault(precision, _Account(precision))
         account.cached_stats = None
@@ -270,7 +257,10 @@ class GpuWatch:
         self._before = (precision, gpu.energy_joules, sample.time, samples_trained)
         if before is None or before[0] != precision:
             return
-        ledger.add_utilization(precision, gpu.utilization_percent)
+        account = ledger.changing(precision)
+        if gpu.utilization_percent is not None:  # by NVML a mean over up to a second
+            account.percents += gpu.utilization_percent
+            account.percent_count += 1
         if gpu.energy_joules is None or before[1] is None:
             return
         joules, seconds = gpu.energy_joules - before[1], sample.time - before[2]
@@ -278,7 +268,10 @@ class GpuWatch:
         if samples == 0 and joules >= 0.0:
             self._before = before  # in a step
         elif samples > 0 and 0.0 <= joules < math.inf and 0.0 <= seconds < math.inf:
-            ledger.add_energy(precision, joules, seconds, samples)
+            # Of the whole GPU, with its idle power and other programs.
+            account.joules += joules
+            account.energy_seconds += seconds
+            account.energy_samples += samples
 
 
 def median(values: Collection[float]) -> float | None:
