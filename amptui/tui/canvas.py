@@ -26,6 +26,12 @@ BLANK = ord(" ")
 
 CONTINUED = 0
 """The second cell of a character that is two cells wide."""
+
+BRAILLE = 0x2800
+"""From here on 256 characters are dots of curves."""
+
+_LAST_ASCII = 0x7E
+
 _REPLACEMENT = "?"
 
 _MAX_CACHED_CHARACTERS = 200
@@ -60,15 +66,11 @@ class Span:
 
 
 class Canvas:
-    """A grid of ``height`` by ``width`` cells; drawing outside of it is clipped.
+    """A grid of ``height`` by ``width`` cells; drawing outside of it is clipped."""
 
-    ``ascii_only`` replaces every other character by one of the same width.
-    """
-
-    def __init__(self, width: int, height: int, *, ascii_only: bool = False) -> None:
+    def __init__(self, width: int, height: int) -> None:
         self.chars: npt.NDArray[np.uint32] = np.full((height, width), BLANK, np.uint32)
         self.styles: npt.NDArray[np.uint8] = np.zeros((height, width), np.uint8)
-        self.ascii_only = ascii_only
 
     @property
     def width(self) -> int:
@@ -86,7 +88,6 @@ class Canvas:
         part = object.__new__(Canvas)
         part.chars = self.chars[y : max(y, rect.y + rect.height), x : max(x, rect.x + rect.width)]
         part.styles = self.styles[y : max(y, rect.y + rect.height), x : max(x, rect.x + rect.width)]
-        part.ascii_only = self.ascii_only
         return part
 
     def rows(self, y: int, height: int | None = None) -> "Canvas":
@@ -99,7 +100,7 @@ class Canvas:
 
     def copy(self) -> "Canvas":
         """A canvas with the same cells, not shared."""
-        copied = Canvas(self.width, self.height, ascii_only=self.ascii_only)
+        copied = Canvas(self.width, self.height)
         copied.put(self)
         return copied
 
@@ -128,7 +129,7 @@ class Canvas:
         With ``width`` the text is cut (the last cell becomes ``…``) or padded to that many cells. Characters
         that could control the terminal or move columns are replaced: see `_cells`.
         """
-        cells = _cells(text, self.ascii_only, width, align)
+        cells = _cells(text, width, align)
         end = x + len(cells)
         left, right = max(0, x), min(end, self.width)
         if 0 <= y < self.height and left < right:
@@ -149,12 +150,20 @@ class Canvas:
             left = max(0, rect.x)
             for row in self.chars[max(0, rect.y) :][: part.height]:
                 _cut_wide(row, left, left + part.width)
-        part.chars[...] = self.code_point(character)
+        part.chars[...] = ord(character)
         part.styles[...] = style
 
-    def code_point(self, character: str) -> int:
-        """What ``chars`` holds for a character of one cell: itself, or its ASCII replacement."""
-        return int(_cells(character, self.ascii_only)[0])
+    def make_ascii(self) -> None:
+        """Put an ASCII character into every other cell, for terminals without UTF-8.
+
+        Once all is drawn: nobody who draws need know.
+        """
+        chars = self.chars
+        chars[chars == CONTINUED] = ord(_REPLACEMENT)
+        dots = (chars >= BRAILLE) & (chars < BRAILLE + 256)
+        chars[dots] = np.where(self.styles[dots] == Style.DIM, ord("."), ord("*"))
+        for other in np.unique(chars[chars > _LAST_ASCII]).tolist():
+            chars[chars == other] = ASCII_REPLACEMENTS.get(other, ord(_REPLACEMENT))
 
     def lines(self) -> list[str]:
         """The lines as text, with all blanks."""
@@ -210,26 +219,24 @@ def _cut_wide(row: npt.NDArray[np.uint32], left: int, right: int) -> None:
         row[right] = BLANK
 
 
-def _cells(text: str, ascii_only: bool, width: int | None = None, align: str = "left") -> Cells:
+def _cells(text: str, width: int | None = None, align: str = "left") -> Cells:
     """One code point for each cell; a wide character is followed by ``CONTINUED``. Read-only: it is cached.
 
     Control characters become ``?``. Marks that cannot be composed with their letter are left out: a cell has
     one code point, and terminals disagree on the width of marks. ``width`` sets the number of cells.
     """
     if len(text) > _MAX_CACHED_CHARACTERS:
-        return _new_cells(text[:MAX_CHARACTERS], ascii_only, width, align)  # no screen is as wide
-    return _cached_cells(text, ascii_only, width, align)
+        return _new_cells(text[:MAX_CHARACTERS], width, align)  # no screen is as wide
+    return _cached_cells(text, width, align)
 
 
-def _new_cells(text: str, ascii_only: bool, width: int | None, align: str) -> Cells:
+def _new_cells(text: str, width: int | None, align: str) -> Cells:
     if text.isascii() and text.isprintable():
         cells = list(text.encode("ascii"))
     else:
         text = normalize("NFC", text).translate(_LETTERS)
-        if ascii_only:
-            text = text.translate(ASCII_REPLACEMENTS)
-        cells = [cell for character in text for cell in _cells_of(character, ascii_only)]
-    return np.array(cells if width is None else _fitted(cells, width, align, ascii_only), np.uint32)
+        cells = [cell for character in text for cell in _cells_of(character)]
+    return np.array(cells if width is None else _fitted(cells, width, align), np.uint32)
 
 
 _cached_cells = lru_cache(maxsize=4096)(_new_cells)
@@ -237,17 +244,15 @@ _cached_cells = lru_cache(maxsize=4096)(_new_cells)
 
 
 @lru_cache(maxsize=4096)
-def _cells_of(character: str, ascii_only: bool) -> tuple[int, ...]:
+def _cells_of(character: str) -> tuple[int, ...]:
     """The cells of one character: none, one or two."""
     size = 0 if category(character).startswith("M") else get_character_cell_size(character)
     if not character.isprintable() or character in INVISIBLE:
         return (ord(_REPLACEMENT),) * max(1, size)
-    if ascii_only and not character.isascii():
-        return (ord(_REPLACEMENT),) * size
     return (ord(character), *[CONTINUED] * (size - 1)) if size else ()
 
 
-def _fitted(cells: list[int], width: int, align: str, ascii_only: bool) -> list[int]:
+def _fitted(cells: list[int], width: int, align: str) -> list[int]:
     """Cut or pad ``cells`` to ``width``."""
     if len(cells) <= width:
         pad = [BLANK] * (width - len(cells))
@@ -257,14 +262,14 @@ def _fitted(cells: list[int], width: int, align: str, ascii_only: bool) -> list[
     cut = cells[: width - 1]
     if cells[width - 1] == CONTINUED and cut:
         cut[-1] = BLANK
-    return [*cut, *_new_cells("…", ascii_only, None, "left").tolist()]
+    return [*cut, ord("…")]
 
 
 def text_width(text: str) -> int:
     """How many cells ``text`` takes on a canvas."""
     if text.isascii() and text.isprintable():
         return min(len(text), MAX_CHARACTERS)
-    return len(_cells(text, ascii_only=False))
+    return len(_cells(text))
 
 
 _ESCAPE = "\x1b["

@@ -71,7 +71,7 @@ class Frame:
             # With the margin of a frame.
             "events": lambda canvas, *rest: event_list.draw(canvas.columns(1, canvas.width - 2), *rest),
         }
-        self._last_backdrop: tuple[tuple[Layout, bool], Canvas] | None = None
+        self._last_backdrop: tuple[Layout, Canvas] | None = None
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """Draw ``view`` over the whole of ``canvas``."""
@@ -88,10 +88,10 @@ class Frame:
             device=memory_panel.device_panels(view),
         )
         # Boxes and titles, kept from frame to frame: they take a third of its time.
-        if self._last_backdrop is None or self._last_backdrop[0] != (layout, canvas.ascii_only):
-            backdrop = Canvas(canvas.width, canvas.height, ascii_only=canvas.ascii_only)
+        if self._last_backdrop is None or self._last_backdrop[0] != layout:
+            backdrop = Canvas(canvas.width, canvas.height)
             draw_backdrop(backdrop, layout)
-            self._last_backdrop = (layout, canvas.ascii_only), backdrop
+            self._last_backdrop = layout, backdrop
         canvas.put(self._last_backdrop[1])
         for place in layout:
             part = canvas.part(place.rect)

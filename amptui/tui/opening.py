@@ -45,9 +45,11 @@ class Opening:
 
     def __enter__(self) -> Self:
         columns, lines = terminal_size()
-        canvas = Canvas(columns, lines, ascii_only=not terminal_speaks_utf8())
+        canvas = Canvas(columns, lines)
         with suppress(Exception):  # the screen that takes over draws the same, and says what failed
             self._draw(canvas)
+        if not terminal_speaks_utf8():
+            canvas.make_ascii()
         self.modes = termios.tcgetattr(0)
         self._is_open = self.in_use = True
         termios.tcsetattr(0, termios.TCSANOW, silent_modes(self.modes))

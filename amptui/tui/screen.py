@@ -106,8 +106,10 @@ class Dashboard(Widget):
         return self._strips[y]
 
     def _draw(self) -> Canvas:
-        canvas = Canvas(self.size.width, self.size.height, ascii_only=self._ascii_only)
+        canvas = Canvas(self.size.width, self.size.height)
         self._paint(canvas)
+        if self._ascii_only:
+            canvas.make_ascii()
         return canvas
 
     def _keep(self, canvas: Canvas) -> None:

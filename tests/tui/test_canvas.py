@@ -36,8 +36,8 @@ fill_calls: st.SearchStrategy[Drawing] = st.builds(
 drawings = st.lists(text_calls | fill_calls, max_size=8)
 
 
-def drawn(width: int, height: int, some_drawings: list[Drawing], *, ascii_only: bool = False) -> Canvas:
-    canvas = Canvas(width, height, ascii_only=ascii_only)
+def drawn(width: int, height: int, some_drawings: list[Drawing]) -> Canvas:
+    canvas = Canvas(width, height)
     for draw in some_drawings:
         draw(canvas)
     return canvas
@@ -47,7 +47,10 @@ def drawn(width: int, height: int, some_drawings: list[Drawing], *, ascii_only: 
 def test_every_line_is_as_wide_as_the_canvas_and_printable(
     width: int, height: int, some_drawings: list[Drawing], ascii_only: bool
 ) -> None:
-    lines = drawn(width, height, some_drawings, ascii_only=ascii_only).lines()
+    canvas = drawn(width, height, some_drawings)
+    if ascii_only:
+        canvas.make_ascii()
+    lines = canvas.lines()
     assert len(lines) == height
     for line in lines:
         assert cell_len(line) == width

@@ -51,7 +51,7 @@ def cut_by(draw: Callable[[Canvas], object], size: tuple[int, int]) -> list[str]
     def text_noted(canvas: Canvas, x: int, y: int, text: str, *rest: Any, **options: Any) -> int:
         end = draw_text(canvas, x, y, text, *rest, **options)
         if 0 <= y < canvas.height and text.strip():
-            whole = Canvas(text_width(text), 1, ascii_only=canvas.ascii_only)
+            whole = Canvas(text_width(text), 1)
             draw_text(whole, 0, 0, text)
             if options.get("align") == "right":
                 x += max(0, int(options.get("width") or 0) - text_width(text))

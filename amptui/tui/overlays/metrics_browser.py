@@ -107,7 +107,7 @@ class MetricsBrowser(Page):
         height, kept = max(0, inner.height - 2) // self._rows, self._drawn
         places = (divmod(place, self._columns) for place in range(len(page)))
         cells = [self._column(inner, column).rows(row * height, height) for row, column in places]
-        size, keys = (inner.width, inner.height, inner.ascii_only), [chart.key for chart in page]
+        size, keys = (inner.width, inner.height), [chart.key for chart in page]
         drawn_as = size, keys, window, screen.log_y, view.front, view.switches, screen.now // _PAGE_SECONDS
         if kept is not None and kept[0] == drawn_as:
             inner.put(kept[1])

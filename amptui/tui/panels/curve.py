@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from amptui.base import units
 from amptui.telemetry.view import Series, SessionView
-from amptui.tui.canvas import BLANK, Canvas
+from amptui.tui.canvas import BLANK, BRAILLE, Canvas
 from amptui.tui.panels.metric_charts import Chart, panel_chart
 from amptui.tui.panels.phrases import Phrase, Word, fitting, labelled, phrase, precision_word, write
 from amptui.tui.panels.screen_state import ScreenState
@@ -118,18 +118,14 @@ def draw_panel(canvas: Canvas, plot: CurvePlot, view: SessionView, screen: Scree
     draw_curve(canvas, panel_chart(view, name), plot, view, screen, cursor=cursor, below=keys)
 
 
-_BRAILLE = 0x2800
-"""From here on characters are dots of curves."""
-
-
 def _draw_cursor(area: Canvas, step: int, window: Window) -> None:
     """Draw a vertical line at ``step`` across a plot; the curve stays visible, bold."""
     if not area.width or step not in window:
         return
     column = window.column_of(step, area.width)
     chars, styles = area.chars[:, column], area.styles[:, column]
-    free = (chars == BLANK) | ((styles == Style.DIM) & (chars >= _BRAILLE))
-    chars[free] = area.code_point("│")
+    free = (chars == BLANK) | ((styles == Style.DIM) & (chars >= BRAILLE))
+    chars[free] = ord("│")
     styles[free] = Style.TEXT
     styles[~free] |= BOLD
 

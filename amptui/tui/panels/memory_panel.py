@@ -175,14 +175,14 @@ def _amount(text: str, of: str, rank: int = 0) -> Phrase:
 # ----------------------------------------------------------------------------- what uses the memory
 
 _FILLS = {
-    "weights": "█#",
-    "gradients": "▓%",
-    "optimizer": "▒=",
-    "buffers": "▤+",
-    "activations": "░-",
-    "other": "·.",
+    "weights": "█",
+    "gradients": "▓",
+    "optimizer": "▒",
+    "buffers": "▤",
+    "activations": "░",
+    "other": "·",
 }
-"""The fill of each kind's part of a bar, with UTF-8 and without; in the order of the parts."""
+"""The fill of each kind's part of a bar, in the order of the parts."""
 
 _KIND_WIDTH, _DTYPE_WIDTH = 14, 9
 """A fill, a blank and ``activations``; ``bfloat16``."""
@@ -212,7 +212,7 @@ def _draw_breakdowns(canvas: Canvas, view: SessionView) -> None:
 
     def bar(breakdown: MemoryBreakdown) -> list[tuple[int, str, int]]:
         style = precision_style(breakdown.precision)
-        return [(size, _FILLS[kind][canvas.ascii_only], style) for size, kind in parts[breakdown.precision]]
+        return [(size, _FILLS[kind], style) for size, kind in parts[breakdown.precision]]
 
     def amount(breakdown: MemoryBreakdown) -> str:
         return units.number_of_bytes(breakdown.peak_allocated_bytes or sums[breakdown.precision])
@@ -260,7 +260,7 @@ def _columns(view: SessionView) -> list[Column[_Row]]:
     """The kind and its dtype, a size for each precision, and what the lower precision changed."""
 
     def draw_kind(canvas: Canvas, x: int, y: int, _width: int, row: _Row) -> None:
-        canvas.text(x, y, _FILLS[row[0]][canvas.ascii_only], Style.DIM)
+        canvas.text(x, y, _FILLS[row[0]], Style.DIM)
         canvas.text(x + 2, y, "other: data, batch" if row[0] == "other" else row[0])
 
     def size(place: int, row: _Row) -> str:

@@ -45,6 +45,9 @@ _WIDE, _WIDE_MIN_BAR = 100, 24
 
 _PLACE_WIDTH, _MIN_REASON = 24, 12
 
+_FILLS = "░▆·"
+"""Of waiting for data, of compute and of the rest of a step."""
+
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """How many ranks, and their throughput together and each."""
@@ -171,8 +174,7 @@ def _bars(canvas: Canvas, view: SessionView, ranks: RanksView) -> Column[RankSum
     """Waiting for data, local compute, and the rest: waiting for others, and the optimizer."""
     computes = any(row.compute_seconds is not None for row in ranks.rows)
     names = ("data", "compute", "rest") if computes else ("data", "", "rest of the step")
-    fills = "i#." if canvas.ascii_only else "░▆·"
-    parts = [f"{fill} {name}" for fill, name in zip(fills, names, strict=True) if name]
+    parts = [f"{fill} {name}" for fill, name in zip(_FILLS, names, strict=True) if name]
     longest = max(row.step_seconds or row.own_seconds for row in ranks.rows)
     slow = _slow_ranks(ranks)
 
@@ -180,7 +182,7 @@ def _bars(canvas: Canvas, view: SessionView, ranks: RanksView) -> Column[RankSum
         data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
         rest = max(0.0, (row.step_seconds or 0.0) - data - compute)
         style = Style.WARNING if row.rank in slow else steady_style(view)
-        return zip((data, compute, rest), fills, (style, style, Style.DIM), strict=True)
+        return zip((data, compute, rest), _FILLS, (style, style, Style.DIM), strict=True)
 
     return bar_column(
         "  ".join(parts),

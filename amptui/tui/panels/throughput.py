@@ -85,8 +85,8 @@ _BOUND_SIGNS = {
 }
 
 
-_FILLS = {"input": "░i", "forward": "█F", "backward": "▓B", "clip": "▞c", "optimizer": "▒o"}
-"""What fills the cells of each part of a step, with UTF-8 and without: all have the precision's style."""
+_FILLS = {"input": "░", "forward": "█", "backward": "▓", "clip": "▞", "optimizer": "▒"}
+"""What fills the cells of each part of a step: all have the precision's style."""
 
 
 class _Row(NamedTuple):
@@ -113,14 +113,13 @@ def _draw_timing(canvas: Canvas, view: SessionView) -> int:
     if taken > room + 1:
         return 0
     table = canvas.rows(canvas.height - taken + 1)
-    write_lines(table, draw_table(table, _columns(view, rows, canvas.ascii_only), rows), lines)
+    write_lines(table, draw_table(table, _columns(view, rows), rows), lines)
     return taken
 
 
-def _columns(view: SessionView, rows: Sequence[_Row], ascii_only: bool) -> list[Column[_Row]]:
+def _columns(view: SessionView, rows: Sequence[_Row]) -> list[Column[_Row]]:
     """The clock of each precision, a bar of its parts, and their times."""
     longest = max(sum(row.seconds.values()) for row in rows)
-    fills = {part: fill[ascii_only] for part, fill in _FILLS.items()}
     title = "where a step's time goes"
     steps = ", ".join(f"{units.count(it.steps)} {precision_label(it.precision)}" for it in view.timings)
     long, shorter = f"{title}: medians of {steps} steps", (f"{title} (medians)", title, "time")
@@ -130,7 +129,7 @@ def _columns(view: SessionView, rows: Sequence[_Row], ascii_only: bool) -> list[
 
     def bar(row: _Row) -> list[tuple[float, str, int]]:
         style = precision_style(row.precision)
-        return [(row.seconds.get(part, 0.0), fill, style) for part, fill in fills.items()]
+        return [(row.seconds.get(part, 0.0), fill, style) for part, fill in _FILLS.items()]
 
     def seconds(part: str, row: _Row) -> str:
         return "–" if part not in row.seconds else units.milliseconds(row.seconds[part])
@@ -140,7 +139,7 @@ def _columns(view: SessionView, rows: Sequence[_Row], ascii_only: bool) -> list[
         bar_column(long, bar, longest, short_titles=shorter, gap=1, min_width=_MIN_BAR, max_width=_MAX_BAR),
         *(
             Column(title=f"{fill} {part}", cell=partial(seconds, part), priority=priority)
-            for priority, (part, fill) in enumerate(fills.items(), 1)
+            for priority, (part, fill) in enumerate(_FILLS.items(), 1)
         ),
         Column(title="", cell=lambda row: units.milliseconds(sum(row.seconds.values()))),
     ]

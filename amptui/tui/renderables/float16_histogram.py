@@ -30,8 +30,8 @@ MIN_WIDTH = GUTTER + _MIN_BARS + MARGIN
 LEGEND_LINES = 3
 """Lines under the bars: the axis, the names of the zones, their shares."""
 
-_EIGHTHS = (" ▁▂▃▄▅▆▇█", " ...:::##")
-"""Bars to an eighth of a cell; without UTF-8 to about a third."""
+_EIGHTHS = np.array([ord(sign) for sign in " ▁▂▃▄▅▆▇█"], np.uint32)
+"""Bars to an eighth of a cell."""
 
 _MAX_PERCENT_DECADE = 6
 """``0.0001%`` is as wide as the gutter."""
@@ -104,12 +104,11 @@ def _draw_bars(
     eighths = np.rint(np.clip(1 + logarithms / decades, 0, 1) * area.height * 8)
     eighths = np.where(shares > 0, np.maximum(eighths, 1), 0)
     above = 8 * np.arange(area.height - 1, -1, -1)[:, np.newaxis]
-    signs = np.array([ord(sign) for sign in _EIGHTHS[area.ascii_only]], np.uint32)
-    area.chars[...] = signs[np.clip(eighths - above, 0, 8).astype(np.int64)]
+    area.chars[...] = _EIGHTHS[np.clip(eighths - above, 0, 8).astype(np.int64)]
     area.styles[...] = styles
     for x in boundaries:
         free = area.chars[:, x] == ord(" ")
-        area.chars[free, x] = area.code_point("▏")
+        area.chars[free, x] = ord("▏")
         area.styles[free, x] = Style.DIM
 
 

@@ -13,7 +13,7 @@ from amptui.base import units
 from amptui.diagnosis.labels import precision_letter, short_label
 from amptui.telemetry.axis import SMOOTHING_PART, Axis, Kind, axis, noisy_curve, round_up, usual_distance
 from amptui.telemetry.view import Counts, Floats, PrecisionSwitch, Series
-from amptui.tui.canvas import BLANK, Canvas, Rect
+from amptui.tui.canvas import BLANK, BRAILLE, Canvas, Rect
 from amptui.tui.renderables.step_window import (
     GUTTER,
     Bools,
@@ -33,7 +33,7 @@ DOTS_DOWN = 4
 _BITS = np.array([[0x01], [0x02], [0x04], [0x40]], np.uint8)
 """The bit of each dot in the left half of a cell; on the right they are 0x08, 0x10, 0x20 and 0x80."""
 
-_BRAILLE = np.arange(0x2800, 0x2900, dtype=np.uint32)
+_BRAILLE = np.arange(BRAILLE, BRAILLE + 256, dtype=np.uint32)
 """The character for each set of bits."""
 
 _BRAILLE[0] = BLANK
@@ -124,20 +124,19 @@ class CurvePlot:
         area = canvas.columns(GUTTER)
         if not area.width or not area.height:
             return
-        across = 1 if canvas.ascii_only else DOTS_ACROSS
-        columns = sample(series, window, area.width * across)
+        columns = sample(series, window, area.width * DOTS_ACROSS)
         styles = np.zeros(area.width, np.uint8)
         for stretch in stretches(window, switches, area.width):
             styles[stretch.start : stretch.stop] = precision_style(stretch.precision)
-        gaps = by_cell(columns.nonfinite, across)
+        gaps = by_cell(columns.nonfinite)
         if np.isfinite(columns.mean).any():
             kind = kind if (columns.mean > 0).any() else "linear"
-            line, y_axis = self._line_and_axis(columns, kind, np.repeat(gaps, across), styles)
+            line, y_axis = self._line_and_axis(columns, kind, np.repeat(gaps, DOTS_ACROSS), styles)
             draw_labels(canvas, y_axis, self._format_y)
             heights = y_axis.heights(np.stack((line, columns.mean, columns.low, columns.high)))
             if self._connected:
-                styles = np.where(by_cell(np.isfinite(line), across), styles, np.uint8(Style.DIM))
-                _connect(heights[0], np.repeat(gaps, across))
+                styles = np.where(by_cell(np.isfinite(line)), styles, np.uint8(Style.DIM))
+                _connect(heights[0], np.repeat(gaps, DOTS_ACROSS))
             _draw_curve(area, heights, styles, band=self._band)
         mark(area, 0, "×", gaps, Style.ERROR)
         if np.isfinite(columns.mean).any():
@@ -152,7 +151,7 @@ class CurvePlot:
             lows = columns.low if kind == "linear" else columns.low[columns.low > 0]
             return line, self._limits.axis(float(np.nanmin(lows)), float(np.nanmax(columns.high)), kind)
         values = line if np.isfinite(line).any() else columns.mean
-        switches = ((styles[1:] != styles[:-1]).nonzero()[0] + 1) * (len(line) // len(styles))
+        switches = ((styles[1:] != styles[:-1]).nonzero()[0] + 1) * DOTS_ACROSS
         reach = max(1, len(line) // SMOOTHING_PART)
         line, needed, limits = noisy_curve(values, kind, reach, switches, columns.weights)
         return np.where(gaps, np.nan, line), self._limits.axis(*limits, kind, needed=needed)
@@ -175,13 +174,11 @@ def _draw_curve(area: Canvas, heights: Floats, styles: npt.NDArray[np.uint8], *,
 
     ``heights``: of the line, and of the mean, the lowest and the highest value of each column.
     """
-    down = 1 if area.ascii_only else DOTS_DOWN
-    height, finite = area.height * down, np.isfinite(heights)
+    height, finite = area.height * DOTS_DOWN, np.isfinite(heights)
     # Dot rows from the top; any row where there is no value.
     within = np.minimum(np.maximum(heights, 0), 1)
     rows = np.rint((1 - np.where(finite, within, 0.0)) * (height - 1)).astype(np.int64)
-    chars = _characters(line_dots(rows[0], finite[0], height), "*", ascii_only=area.ascii_only)
-    area.chars[...] = chars
+    area.chars[...] = braille(line_dots(rows[0], finite[0], height))
     area.styles[...] = styles
     if not band:
         return
@@ -190,8 +187,8 @@ def _draw_curve(area: Canvas, heights: Floats, styles: npt.NDArray[np.uint8], *,
     has_dot[1:] &= distances > _LONELY * np.array([[usual_distance(side)] for side in distances])
     dots = np.zeros((height, len(heights[0])), np.bool_)
     dots[rows[1:][has_dot], has_dot.nonzero()[1]] = True
-    behind = chars == ord(" ")
-    np.copyto(area.chars, _characters(dots, ".", ascii_only=area.ascii_only), where=behind)
+    behind = area.chars == BLANK
+    np.copyto(area.chars, braille(dots), where=behind)
     np.copyto(area.styles, np.uint8(Style.DIM), where=behind)
 
 
@@ -202,18 +199,17 @@ def _mark_outside(
 
     The number of these steps is where there is room, at the right: the least one if a bucket hides how many.
     """
-    across = 1 if area.ascii_only else DOTS_ACROSS
     more = "" if len(points.steps) > points.last_step - points.steps[0] else "+"
     sides = (
         (0, 1, "↑", "above", heights[3], points.high),
         (area.height - 1, -1, "↓", "below", heights[2], points.low),
     )
     for y, side, sign, word, extremes, values in sides:
-        marked = by_cell(_is_outside(extremes, side), across)
+        marked = by_cell(_is_outside(extremes, side))
         if not marked.any():
             continue
         if marked.mean() > _MAX_MARKED:
-            marked = by_cell(_is_outside(heights[1], side), across)
+            marked = by_cell(_is_outside(heights[1], side))
         mark(area, y, sign, marked, styles)
         steps = np.count_nonzero(_is_outside(axis.heights(values), side))
         words = f" {steps:,}{more} step{'' if steps == 1 and not more else 's'} {word} "
@@ -243,13 +239,9 @@ def _connect(line: Floats, gaps: Bools) -> None:
     line[is_between] = np.interp(columns[is_between], measured, line[measured])
 
 
-def _characters(dots: Bools, plain: str, *, ascii_only: bool) -> npt.NDArray[np.uint32]:
-    return np.where(dots, np.uint32(ord(plain)), np.uint32(ord(" "))) if ascii_only else braille(dots)
-
-
-def by_cell(dots: Bools, across: int) -> Bools:
-    """Whether any of a cell's ``across`` dot columns is set."""
-    cells: Bools = np.logical_or.reduce(dots.reshape(-1, across), axis=1)
+def by_cell(dots: Bools) -> Bools:
+    """Whether any of a cell's dot columns is set."""
+    cells: Bools = np.logical_or.reduce(dots.reshape(-1, DOTS_ACROSS), axis=1)
     return cells
 
 
@@ -257,7 +249,7 @@ def mark(area: Canvas, y: int, sign: str, where: Bools, styles: npt.NDArray[np.u
     """Put ``sign`` at the columns ``where`` of line ``y``."""
     if not where.any():
         return
-    area.chars[y, where] = area.code_point(sign)
+    area.chars[y, where] = ord(sign)
     area.styles[y, where] = np.broadcast_to(styles, where.shape)[where]
 
 
@@ -321,7 +313,7 @@ def draw_ribbon(
         part.fill(Rect(0, 0, part.width, 1), "▔", style)
         part_marks = marks[stretch.start :][: part.width]
         marked = part_marks > 0
-        part.chars[0, marked] = part.code_point("×")
+        part.chars[0, marked] = ord("×")
         part.styles[0, marked] = part_marks[marked]
         if stretch.precision is not None:
             free = np.flatnonzero(~marked)

@@ -65,8 +65,6 @@ def bar_column(
 
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-_ASCII_BLOCKS = "_.-=^"
-"""The same for terminals without UTF-8."""
 
 
 def draw_bar(canvas: Canvas, x: int, y: int, width: int, fraction: float | None, style: int) -> None:
@@ -90,7 +88,7 @@ def draw_sparkline(
     of None was not measured and leaves its cell blank if it is alone there. A cell without a finite value is
     marked.
     """
-    blocks = _ASCII_BLOCKS if canvas.ascii_only else BLOCKS
+    blocks = BLOCKS
     cells = max(0, min(width, len(values)))
     edges = [cell * len(values) // cells for cell in range(cells + 1)] if cells else []
     means = [_mean(values[start:end]) for start, end in pairwise(edges)]

@@ -23,9 +23,8 @@ def drawn(
     height: int = 40,
     *,
     screen: ScreenState = SCREEN,
-    ascii_only: bool = False,
 ) -> Canvas:
-    canvas = Canvas(width, height, ascii_only=ascii_only)
+    canvas = Canvas(width, height)
     overlay.draw(canvas, view, screen)
     return canvas
 

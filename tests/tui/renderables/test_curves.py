@@ -58,15 +58,14 @@ def test_no_extreme_of_a_run_is_lost(values: list[float], width: int, buckets: i
     st.integers(0, 9),
     st.sampled_from(["linear", "log10", "log2"]),
     st.booleans(),
-    st.booleans(),
     any_series(),
 )
 def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
-    data: st.DataObject, width: int, height: int, kind: Kind, band: bool, ascii_only: bool, series: Series
+    data: st.DataObject, width: int, height: int, kind: Kind, band: bool, series: Series
 ) -> None:
     plot = CurvePlot(units.loss, band=band)
     for _ in range(2):
-        canvas = Canvas(width, height, ascii_only=ascii_only)
+        canvas = Canvas(width, height)
         window, switches = data.draw(windows_near(series)), data.draw(any_switches(series))
         plot.draw(canvas.rows(0, height - 2), series, window=window, switches=switches, kind=kind)
         ribbon = canvas.rows(height - 2)
@@ -74,7 +73,6 @@ def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
         draw_step_axis(canvas.rows(height - 1), window=window)
         for line in canvas.lines():
             assert len(line) == width
-            assert line.isascii() or not ascii_only
 
 
 def test_limits_stay_while_they_fit_and_follow_when_they_do_not() -> None:
