@@ -24,7 +24,7 @@ from amptui.tui.overlays.overlay import (
 )
 from amptui.tui.panels import event_list
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import BOLD, Style
+from amptui.tui.style import Style
 
 _KEYS = (("esc", "back"), ("/", "search"), ("↑ ↓", "scroll"))
 _TYPING_KEYS = (("enter", "keep"), ("esc", "all lines"))
@@ -80,13 +80,6 @@ class TextBrowser(Page):
         for y, row in enumerate(rows[visible]):
             inner.text(1, y, row.label, row.label_style, width=labels, align="right")
             inner.text(x, y, row.text, row.style)
-            # What was searched for is bold.
-            lower = row.text.casefold()
-            start = lower.find(searched) if searched and len(lower) == len(row.text) else -1
-            while start >= 0:
-                end = start + len(searched)
-                inner.text(x + text_width(row.text[:start]), y, row.text[start:end], Style.KEY | BOLD)
-                start = lower.find(searched, end)
         if not rows:
             words = f"no line holds {self._search.text!r}" if lines else self.nothing
             inner.text(1, 0, words, Style.DIM, width=max(0, inner.width - 1))
@@ -168,17 +161,8 @@ class EventBrowser(TextBrowser):
     is_log: ClassVar[bool] = True
     rows = staticmethod(partial(wrapped_lines, hang="  "))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._entries: dict[int, tuple[Event | None, list[Line]]] = {}
-        """By their numbers: most events of a frame were in the one before."""
-
     def lines(self, view: SessionView) -> Sequence[Line]:
-        before, self._entries = self._entries, {}
-        for event in reversed(view.events):
-            entry = before.get(event.number, (None, list[Line]()))
-            self._entries[event.number] = event, entry[1] if entry[0] is event else _lines(event)
-        return [line for _, lines in self._entries.values() for line in lines]
+        return [line for event in reversed(view.events) for line in _lines(event)]
 
 
 def _lines(event: Event) -> list[Line]:

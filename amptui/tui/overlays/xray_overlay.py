@@ -18,7 +18,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Page, open_box, pages_beside, write_edge
 from amptui.tui.panels.phrases import Phrase, Word, flowed, labelled, phrase, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.table import draw_bar, draw_table
+from amptui.tui.renderables.table import draw_table
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
 _LABEL_WIDTH = 9
@@ -37,9 +37,6 @@ WHOLE_MODEL = "(model)"
 """The name of the model itself, whose path is empty."""
 
 _MIN_NAME = 21
-
-_BAR_WIDTH = 12
-"""Of the cosine: half of it is ``XRAY_CAREFUL_COSINE``, nine tenths are ``XRAY_SAFE_COSINE``."""
 
 
 class XRay(Page):
@@ -177,7 +174,6 @@ def _layer_columns(title: str) -> list[Column[LayerAgreement]]:
             priority=9,
             width=8,
         ),
-        Column(title="agrees", draw=_draw_agreement, priority=10, align="left", width=_BAR_WIDTH),
     ]
 
 
@@ -186,12 +182,6 @@ def _worst_first(layer: LayerAgreement) -> tuple[int, float]:
     if layer.cosine is None:
         return 2, 0.0
     return (0, 0.0) if math.isnan(layer.cosine) else (1, layer.cosine)
-
-
-def _draw_agreement(canvas: Canvas, x: int, y: int, width: int, layer: LayerAgreement) -> None:
-    """The cosine as a bar: empty for NaN and for opposite directions."""
-    if layer.cosine is not None:
-        draw_bar(canvas, x, y, width, layer.cosine, _layer_sign(layer)[1])
 
 
 def _layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
