@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 from amptui.base.errors import RunFolderError, UsageError, did_you_mean
@@ -154,29 +155,18 @@ class RunEntry:
 def listed_runs() -> list[RunEntry]:
     """All saved runs: live ones first, the last started one at the top, then the others by age.
 
-    That is when its journal, or without one its folder, was last written. One that could not sign its lock,
-    as the disk was full, does not count as live. The order of live ones stays as they are written. Raises
-    ``RunFolderError`` if the folder of all runs cannot be read.
+    One that could not sign its lock, as the disk was full, does not count as live. The order of live ones
+    stays as they are written. Raises ``RunFolderError`` if the folder of all runs cannot be read.
     """
-    runs = []
-    for folder in _saved_folders():
-        written = _last_change(folder)
-        if written is None:
-            continue
-        signed = _signed(folder)
+    entries = list[tuple[float, RunEntry]]()
+    for written, folder in _dated_folders():
+        signed, name = _signed(folder), os.path.basename(folder)  # noqa: PTH119
         # Only a lock that names a process is opened: that would take longer than all else.
-        is_live = signed is not None and holder(folder) is not None
-        runs.append((is_live, signed if is_live else written, folder, written))
-    return [
-        RunEntry(
-            run=folder,
-            name=os.path.basename(folder),  # noqa: PTH119
-            is_live=is_live,
-            written=written,
-            read=partial(_read, folder),
-        )
-        for is_live, _, folder, written in sorted(runs, reverse=True)
-    ]
+        is_live = signed > 0 and holder(folder) is not None
+        read = partial(_read, folder)
+        entry = RunEntry(run=folder, name=name, is_live=is_live, written=written, read=read)
+        entries.append((signed if is_live else 0.0, entry))
+    return [entry for _, entry in sorted(entries, key=itemgetter(0), reverse=True)]
 
 
 def _read(folder: str) -> KeptRun:
@@ -186,12 +176,20 @@ def _read(folder: str) -> KeptRun:
 def kept_names(matches: Callable[[str], object] | None = None) -> list[str]:
     """The names of all saved runs, or those for which ``matches`` is true; the one written last first.
 
-    A run that has no journal, or whose folder cannot be read, counts as written when its folder last changed:
-    it may be starting. Raises ``RunFolderError`` if the folder of all runs cannot be read.
+    Raises ``RunFolderError`` if the folder of all runs cannot be read.
+    """
+    return [os.path.basename(folder) for _, folder in _dated_folders(matches)]  # noqa: PTH119
+
+
+def _dated_folders(matches: Callable[[str], object] | None = None) -> list[tuple[float, str]]:
+    """When each saved run was last written, and its folder; the newest first.
+
+    One that has no journal, or whose folder cannot be read, counts as written when its folder last changed:
+    it may be starting.
     """
     folders = _saved_folders(matches)
     dated = [(when, folder) for folder in folders if (when := _last_change(folder)) is not None]
-    return [os.path.basename(folder) for _, folder in sorted(dated, reverse=True)]  # noqa: PTH119
+    return sorted(dated, reverse=True)
 
 
 def _saved_folders(matches: Callable[[str], object] | None = None) -> list[str]:
@@ -219,13 +217,13 @@ def _last_change(folder: str) -> float | None:
     return None
 
 
-def _signed(folder: str) -> float | None:
-    """When a process signed the lock, in Unix seconds; None if none did, or released it since."""
+def _signed(folder: str) -> float:
+    """When a process signed the lock, in Unix seconds; 0 if none did, or released it since."""
     try:
         status = os.lstat(f"{folder}{os.sep}{LOCK_NAME}")
     except OSError:
-        return None
-    return status.st_mtime if status.st_size else None
+        return 0.0
+    return status.st_mtime if status.st_size else 0.0
 
 
 def _existing(text: str) -> Path | None:

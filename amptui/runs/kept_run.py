@@ -72,8 +72,8 @@ class KeptRun:
     step: int | None = None
     """Of the first optimizer of a script that has several, unless that has made none lately."""
     total_steps: int | None = None
-    losses: Sequence[float | None] = ()
-    """Of its newest steps, oldest first; None for a step without one."""
+    loss: float | None = None
+    """Of the newest step that has one."""
     started: float | None = None
     """Unix seconds, as are ``began`` and ``written``."""
     began: float | None = None
@@ -99,11 +99,6 @@ class KeptRun:
     @property
     def is_live(self) -> bool:
         return self.host is not None
-
-    @property
-    def loss(self) -> float | None:
-        """Of the newest step that has one."""
-        return next((loss for loss in reversed(self.losses) if loss is not None), None)
 
 
 def described(record: RunStarted | RunResumed) -> dict[str, Any]:
@@ -152,6 +147,7 @@ def look_at(run_dir: RunDir) -> KeptRun:
     if state == "running" and trains is not None and trains.is_here and silent > STALLED_SECONDS:
         state = "stalled"
     failure = _last(own, RunFailed) if state == "failed" else None
+    losses = [loss for record in own if isinstance(record, Steps) for loss in record.loss]
     return KeptRun(
         name=run_dir.path.absolute().name,
         folder=run_dir.path,
@@ -160,7 +156,7 @@ def look_at(run_dir: RunDir) -> KeptRun:
         precision=precision,
         step=None if newest is None else newest.step,
         total_steps=known(int, "total_steps"),
-        losses=[loss for record in own if isinstance(record, Steps) for loss in record.loss],
+        loss=next((loss for loss in reversed(losses) if loss is not None), None),
         started=started,
         began=began,
         written=written(run_dir),

@@ -1,13 +1,12 @@
-"""A table on a canvas, and the bars and curves in its lines."""
+"""A table on a canvas, and the bars in its lines."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from typing import Any
 
 from amptui.base.table import Column, Row, aligned, fitting_columns
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.style import BOLD, Style
+from amptui.tui.style import Style
 
 
 def draw_table(
@@ -64,9 +63,6 @@ def bar_column(
     return Column(title=title, draw=draw, align="left", **options)
 
 
-BLOCKS = "▁▂▃▄▅▆▇█"
-
-
 def draw_bar(canvas: Canvas, x: int, y: int, width: int, fraction: float | None, style: int) -> None:
     """Draw how full something is: ``▰▰▰▱▱▱▱▱``, ``width`` cells from column ``x`` of line ``y``.
 
@@ -77,41 +73,3 @@ def draw_bar(canvas: Canvas, x: int, y: int, width: int, fraction: float | None,
     filled = round(share * width) if share in (0.0, 1.0) else min(max(1, round(share * width)), width - 1)
     canvas.fill(Rect(x, y, filled, 1), "▰", style)
     canvas.fill(Rect(x + filled, y, width - filled, 1), "▱", Style.DIM)
-
-
-def draw_sparkline(
-    canvas: Canvas, x: int, y: int, width: int, values: Sequence[float | None], style: int
-) -> None:
-    """Draw ``values``, oldest first, as blocks that end at column ``x + width``: each cell the mean of some.
-
-    The lowest cell is the lowest block and the highest the highest; a flat curve lies in the middle. A value
-    of None was not measured and leaves its cell blank if it is alone there. A cell without a finite value is
-    marked.
-    """
-    blocks = BLOCKS
-    cells = max(0, min(width, len(values)))
-    edges = [cell * len(values) // cells for cell in range(cells + 1)] if cells else []
-    means = [_mean(values[start:end]) for start, end in pairwise(edges)]
-    finite = [mean for mean in means if mean is not None and math.isfinite(mean)]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
-    for column, mean in enumerate(means, x + width - cells):
-        if mean is None:
-            continue
-        if not math.isfinite(mean):
-            canvas.text(column, y, "×", Style.ERROR | BOLD)
-            continue
-        level = (len(blocks) - 1) // 2
-        if high > low:
-            # Halves: the difference may be larger than any float.
-            share = (mean / 2 - low / 2) / (high / 2 - low / 2)
-            level = min(len(blocks) - 1, int(share * len(blocks)))
-        canvas.text(column, y, blocks[level], style)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """Of the finite values; NaN if the others are not finite; None if there is none."""
-    measured = [value for value in values if value is not None]
-    finite = [value for value in measured if math.isfinite(value)]
-    if finite:
-        return sum(value / len(finite) for value in finite)  # the sum of the largest floats would overflow
-    return math.nan if measured else None

@@ -1,9 +1,8 @@
 """One frame of the list of runs: counts, columns, rows, what is known of the one under the cursor, keys."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from amptui.base import units
 from amptui.base.table import Cell, Column
@@ -23,11 +22,11 @@ from amptui.tui.panels.phrases import (
     quiet,
     wrapped,
     write,
-    write_right,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.table import draw_sparkline, draw_table
-from amptui.tui.style import BOLD, Style, precision_style
+from amptui.tui.renderables.table import draw_table
+from amptui.tui.run_list.columns import STATE_STYLES, run_columns
+from amptui.tui.style import Style
 
 if TYPE_CHECKING:
     from amptui.runs.find import RunEntry
@@ -60,26 +59,10 @@ _STATE_WIDTH = len("unreadable")
 
 _MAX_NAME = 80
 
-_MAX_CELL = 24
-"""A longer text, such as a model's name, leaves no room for others: its column is as wide at most."""
-
 _WANTED_NAME = 28
 """No column is left out for a longer name, such as a path: its end tells it apart."""
 
-_MAX_SPARKLINE = 24
-
 _MAX_MESSAGE_LINES = 6
-
-_STATE_STYLES: Mapping[str, int] = {
-    "starting": Style.GOOD,
-    "running": Style.GOOD | BOLD,
-    "paused": Style.WARNING,
-    "stalled": Style.WARNING | BOLD,
-    "failed": Style.ERROR,
-    "died": Style.ERROR,
-    "unreadable": Style.ERROR,
-}
-"""Those of the others are plain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +103,11 @@ def draw(canvas: Canvas, state: ListState, screen: ScreenState) -> None:
     else:
         entries = state.entries[state.top : state.top + body.height - 2]
         lines = [
-            _Line(entry, state.rows.get(entry.run), place == state.cursor, state, screen.now)
+            _Line(entry, state.rows.get(entry.run), place == state.cursor, entry.run in state.selected)
             for place, entry in enumerate(entries, state.top)
         ]
         table = body.part(Rect(1, 0, body.width - 2, body.height - 1))
-        draw_table(table, _columns(table.width), lines)
+        draw_table(table, _columns(table.width, screen.now), lines)
         _draw_detail(body.rows(body.height - 1), state, state.entries[state.cursor])
     screen = replace(screen, hints=_HINTS)
     if state.is_typing:
@@ -145,13 +128,11 @@ def _draw_header(canvas: Canvas, state: ListState) -> None:
         ]
         if state.selected:
             shown.append(phrase(f"{len(state.selected)} selected", Style.KEY, 2))
+        if state.pattern and not state.is_typing:
+            matching = f"{units.count(len(state.entries))} match /{printable(state.pattern)}"
+            shown.append(phrase(matching, Style.KEY, 4))
     title = phrase("amptui runs", Style.DIM, 3)
     write(canvas, 1, 0, fitting([title, *shown], canvas.width - 2))
-    if state.pattern and not state.is_typing:
-        room = canvas.width - 3 - sum(part.width + GAP for part in [title, *shown])
-        matching = f"{units.count(len(state.entries or ()))} match /{printable(state.pattern)}"
-        if text_width(matching) <= room:
-            write_right(canvas, 0, [phrase(matching, Style.KEY)], margin=1)
 
 
 # ----------------------------------------------------------------------------------------- the table
@@ -164,11 +145,10 @@ class _Line(NamedTuple):
     row: "KeptRun | None"
     is_here: bool
     """Whether the cursor is."""
-    state: ListState
-    now: float
+    is_selected: bool
 
 
-def _columns(width: int) -> list[Column[_Line]]:
+def _columns(width: int, now: float) -> list[Column[_Line]]:
     """Of a table of so many cells."""
     return [
         Column(title="", cell=_marks, min_width=2, max_width=2, align="left", is_optional=False),
@@ -182,70 +162,13 @@ def _columns(width: int) -> list[Column[_Line]]:
             shrinks_to=min(_WANTED_NAME, width - 2 - GAP - _STATE_WIDTH),
             max_width=_MAX_NAME,
         ),
-        _column(
-            "state",
-            0,
-            lambda row: (row.state, _STATE_STYLES.get(row.state, Style.TEXT)),
-            align="left",
-            min_width=8,
-        ),
-        _column("model", 9, lambda row: printable(row.model or ""), align="left", max_width=_MAX_CELL),
-        _column("precision", 5, _precision, align="left", min_width=9, max_width=_MAX_CELL),
-        _column("step", 6, lambda row: "" if row.step is None else units.count(row.step), min_width=6),
-        _column("done", 2, _done, min_width=4),
-        _column("loss", 3, lambda row: "" if row.loss is None else units.loss(row.loss), min_width=7),
-        Column(title="loss curve", priority=4, draw=_draw_curve, align="left", max_width=_MAX_SPARKLINE),
-        _column("took", 8, lambda row: _span(row.seconds), min_width=6),
-        Column(title="age", priority=7, cell=_age, min_width=6, is_optional=False),
+        *run_columns(lambda line: line.row, now),
     ]
-
-
-def _column(title: str, priority: int, cell: Callable[["KeptRun"], Cell], **options: Any) -> Column[_Line]:
-    """A column that stays where it is, empty for a run that has not been read."""
-    return Column(
-        title=title,
-        priority=priority,
-        cell=lambda line: "" if line.row is None else cell(line.row),
-        is_optional=False,
-        **options,
-    )
 
 
 def _marks(line: _Line) -> Cell:
     """Whether the cursor is here, and whether the run is selected."""
-    selected = "◆" if line.entry.run in line.state.selected else ""
-    return f"{'▸' if line.is_here else ' '}{selected}", Style.KEY
-
-
-def _precision(row: "KeptRun") -> Cell:
-    if not row.precision:
-        return ""
-    return printable(row.precision), precision_style(row.precision)
-
-
-def _done(row: "KeptRun") -> str:
-    """``6%``; empty for a run without a length, and beyond its original goal."""
-    if row.step is None or not row.total_steps or row.step > row.total_steps:
-        return ""
-    return units.percent(row.step / row.total_steps)
-
-
-def _age(line: _Line) -> str:
-    """When it was last written; ``now`` also for times in the future after the clock was set back."""
-    if line.row is None or line.row.written is None:
-        return ""
-    seconds = line.now - line.row.written
-    return "now" if seconds < units.NOW_SECONDS else _span(seconds)
-
-
-def _span(seconds: float | None) -> str:
-    """``41 s``, ``3 min``, ``26 h``, ``3 d``; empty for the times of a forged journal."""
-    return "" if seconds is None or not math.isfinite(seconds) else units.in_one_unit(seconds)
-
-
-def _draw_curve(canvas: Canvas, x: int, y: int, width: int, line: _Line) -> None:
-    if line.row is not None:
-        draw_sparkline(canvas, x, y, width, line.row.losses, precision_style(line.row.precision))
+    return f"{'▸' if line.is_here else ' '}{'◆' if line.is_selected else ''}", Style.KEY
 
 
 def _draw_detail(canvas: Canvas, state: ListState, entry: "RunEntry") -> None:
@@ -253,7 +176,7 @@ def _draw_detail(canvas: Canvas, state: ListState, entry: "RunEntry") -> None:
     row, room, name = state.rows.get(entry.run), canvas.width - 2, printable(entry.run)
     if row is not None and (detail := printable(one_line(detail_of(row)))):
         shown = " ".join(wrapped(detail, max(room // 2, room - text_width(name) - GAP), lines=1))
-        style = _STATE_STYLES.get(row.state, Style.TEXT)
+        style = STATE_STYLES.get(row.state, Style.TEXT)
         canvas.text(canvas.width - 1 - text_width(shown), 0, shown, style)
         room -= text_width(shown) + GAP
     canvas.text(1, 0, end_of(name, room), Style.DIM, width=room)

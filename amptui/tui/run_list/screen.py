@@ -1,21 +1,76 @@
-"""The screen of the list of runs and its keys: it ends with what the user chose to do with which runs."""
+"""The screen of the list of runs, its keys and what reads the runs: it ends with what the user chose."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amptui.tui.canvas import Canvas
 from amptui.tui.opening import Opening
 from amptui.tui.overlays.overlay import Search, line_after
+from amptui.tui.reading_thread import ReadingThread
 from amptui.tui.run_list.frame import KEYS, ListState, draw, page_rows
-from amptui.tui.run_list.reader import ListReader
 from amptui.tui.screen import Screen
 
 if TYPE_CHECKING:
     from amptui.runs.find import RunEntry
+    from amptui.runs.kept_run import KeptRun
 
-MAX_COMPARED = 26
-"""As many as there are letters for their groups."""
+ERROR_SECONDS = 60.0
+"""How long it is said what became of the choice before: longer than it takes to read a line."""
+
+LOOK_SECONDS = 1.0
+"""How often the list and the rows of live runs are renewed, at most."""
+
+_SHARE = 0.05
+"""The fraction of one core that this may take: with 20,000 runs the list is renewed every few seconds."""
+
+
+class ListReader(ReadingThread):
+    """Publishes entries and rows, at which a screen looks.
+
+    ``list_runs``: of all runs, live ones first, then the newest. Called again and again in this thread.
+    Raises AmptuiError.
+    """
+
+    def __init__(self, list_runs: Callable[[], Sequence["RunEntry"]]) -> None:
+        super().__init__("amptui-runs")
+        self._list_runs = list_runs
+        self._wanted: Sequence[RunEntry] = ()
+        self._reads: dict[str, tuple[RunEntry, KeptRun]] = {}
+        """The newest row of each run, with the entry that it was read from."""
+        self._due = 0.0
+        self.entries: Sequence[RunEntry] | None = None
+        """None until there is a first list."""
+        self.rows: Mapping[str, KeptRun] = {}
+        """By ``RunEntry.run``, of the runs that were wanted so far."""
+
+    def want(self, entries: Sequence["RunEntry"]) -> None:
+        """These are on the screen: read them, in this order."""
+        if entries != self._wanted:
+            self._wanted = entries
+            self._wake.set()
+
+    def _work(self) -> float:
+        """List the runs if that is due; read what is new on the screen, and what may differ if that is."""
+        began = time.monotonic()
+        is_due = began >= self._due
+        if is_due:
+            self.entries = self._list_runs()
+        for entry in self._wanted:
+            last, row = self._reads.get(entry.run, (None, None))
+            # What could not be read may be readable now.
+            is_old = last is None or last.written != entry.written or row is None or row.state == "unreadable"
+            may_differ = is_due and (entry.is_live or is_old)
+            if last is None or last.is_live != entry.is_live or may_differ:
+                self._reads[entry.run] = entry, entry.read()
+                self.rows = {run: row for run, (_, row) in self._reads.items()}
+            if self._stopping or self._wake.is_set():
+                break  # another page is on the screen by now
+        now = time.monotonic()
+        if is_due:
+            self._due = now + max(LOOK_SECONDS, (now - began) / _SHARE)
+        return max(0.0, self._due - now)
 
 
 class RunListScreen(Screen):
@@ -45,7 +100,7 @@ class RunListScreen(Screen):
         self._search = Search()
         self._search.text = before.pattern
         if message:
-            self._say(message)
+            self._say(message, seconds=ERROR_SECONDS)
         self.chosen: Sequence[str] = ()
         """The command line of what the user wants; empty if they quit."""
 
@@ -115,8 +170,6 @@ class RunListScreen(Screen):
         selected = self.list_state.selected
         if entry.run in selected:
             selected = tuple(run for run in selected if run != entry.run)
-        elif len(selected) == MAX_COMPARED:
-            self._say(f"at most {MAX_COMPARED} runs can be compared", severity="info")
         else:
             selected = (*selected, entry.run)
         self.list_state = replace(self.list_state, selected=selected)
