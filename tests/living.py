@@ -15,7 +15,7 @@ from amptui.records.run import Record, RunFailed, RunFinished
 from amptui.runs.lock import holder
 from tests.builders import StepRow, of, read
 from tests.recipes.witness import witnessed
-from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
+from tests.terminal import KNOBS, Terminal, amptui_command
 from tests.warm import PATIENCE_SECONDS, Process, WarmSource
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ def train(
     warm: WarmSource | None, run_dir: Path, *options: str, size: tuple[int, int] = (120, 40)
 ) -> Iterator[Terminal]:
     """A training in ``run_dir`` with its screen, neither of which outlives the block."""
-    command = amptui_command(*train_arguments(run_dir, *FRAMES, *options))
+    command = amptui_command(*train_arguments(run_dir, *options))
     with ended_afterwards(run_dir), Terminal(command, size=size, warm=warm) as terminal:
         yield terminal
 

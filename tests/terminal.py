@@ -177,10 +177,6 @@ class Terminal:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
 
-FRAMES = ("--fps", "20")
-"""As often as a test looks: frames that keep to their budget may come once a second on a busy machine."""
-
-
 def amptui_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "amptui", *arguments]
 

@@ -9,7 +9,7 @@ import pytest
 from amptui.base.notify_url import VARIABLE
 from tests.checkout import ROOT
 from tests.living import ended_afterwards, train, train_arguments, wait_for_end, wait_until
-from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
 from tests.webhooks import SECRET, receiver
 
@@ -72,7 +72,7 @@ def test_a_run_whose_screen_is_gone_sends_its_failure(warm: WarmSource, tmp_path
     run, gate = tmp_path / "run", tmp_path / "gate"
     trouble = ("--set", "trouble=loss", "--set", "at=9", "--set", f"gate={gate}")
     with receiver() as server, ended_afterwards(run):
-        command = amptui_command(*train_arguments(run, *FRAMES, *trouble, "--notify", server.url))
+        command = amptui_command(*train_arguments(run, *trouble, "--notify", server.url))
         with Terminal(command, warm=warm) as terminal:
             terminal.wait_for(r"step\s+[1-9]")
             assert terminal.leave("d") == 0
@@ -187,7 +187,7 @@ def test_a_screen_that_attached_rings_and_a_quiet_one_beside_it_does_not(
     held = ("--set", "at=20", "--set", f"gate={gate}")
     with train(warm, run, *ENDS, *held) as first:
         first.wait_for(r"step\s+[1-9]")
-        attach = amptui_command("attach", str(run), *FRAMES)
+        attach = amptui_command("attach", str(run))
         with (
             Terminal(attach, warm=warm) as second,
             Terminal([*attach, "--quiet"], warm=warm) as third,

@@ -29,7 +29,7 @@ from tests.living import (
     wait_for_more,
     wait_until,
 )
-from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
 
 
@@ -77,9 +77,9 @@ with amptui.watch(model, optimizer) as monitor:
 def test_ctrl_z_suspends_the_screen_in_a_shell_and_the_training_goes_on(command: str, tmp_path: Path) -> None:
     folder, script = tmp_path / "run", tmp_path / "train.py"
     script.write_text(SCRIPT)
-    words = train_arguments(folder, *FRAMES)
+    words = train_arguments(folder)
     if command == "run":
-        words = ["run", "--run-dir", str(folder), *FRAMES, str(script)]
+        words = ["run", "--run-dir", str(folder), str(script)]
     shell = ["bash", "--norc", "--noediting", "-i"]
     with ended_afterwards(folder), Terminal(shell, env={"PS1": "$ "}) as terminal:
         terminal.press(f"{shlex.join(amptui_command(*words))}\n", until=r"running.* step +[1-9]")
@@ -173,7 +173,7 @@ def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(
         assert "training continues" in terminal.text
         assert "amptui attach" in terminal.text
         step = last_step(run)
-        attach = amptui_command("attach", str(run), *FRAMES)
+        attach = amptui_command("attach", str(run))
         with (
             Terminal(attach, size=(120, 40), warm=warm) as first,
             Terminal(attach, size=(80, 24), warm=warm) as second,

@@ -26,7 +26,7 @@ from tests.living import (
     wait_until,
 )
 from tests.remote import HOST, RemoteMachine, ssh_processes
-from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
 
 pytestmark = pytest.mark.ci
@@ -52,7 +52,7 @@ def box(machine: RemoteMachine, monkeypatch: pytest.MonkeyPatch) -> RemoteMachin
 
 
 def attach(argument: str, *options: str) -> list[str]:
-    return amptui_command("attach", argument, *options, *FRAMES)
+    return amptui_command("attach", argument, *options)
 
 
 @contextmanager

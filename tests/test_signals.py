@@ -32,7 +32,7 @@ from tests.living import (
     wait_for_more,
     wait_until,
 )
-from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.terminal import Terminal, amptui_command
 from tests.warm import Process, WarmSource
 
 WATCHED = """
@@ -195,8 +195,8 @@ def screen_of(command: str, lives: Lives, run: Path) -> Iterator[Terminal]:
     script.write_text(WATCHED)
     journal = str(ROOT / "demo" / "mnist-deep.jsonl")
     arguments, seen = {
-        "train": (train_arguments(run, *FRAMES), r"step\s+[1-9]"),
-        "attach": (("attach", str(run), *FRAMES), r"step\s+[1-9]"),
+        "train": (train_arguments(run), r"step\s+[1-9]"),
+        "attach": (("attach", str(run)), r"step\s+[1-9]"),
         "run": (("run", "--run-dir", str(run), str(script)), "AMP fp16 .*running"),
         "replay": (("replay", journal), r"replay (×1|ended)"),
         "list": ((), "no runs yet"),

@@ -86,7 +86,6 @@ seed = _number(int, "a whole number from 0 to 2^64 - 1", lambda value: 0 <= valu
 positive_float = _number(float, "a number above 0", lambda value: 0 < value < math.inf)
 seconds_or_never = _number(float, "a number of seconds, or 0", lambda value: 0 <= value < math.inf)
 finite_float = _number(float, "a finite number", math.isfinite)
-frames_per_second = _number(float, "a number from 0.01 to 1,000", lambda value: 0.01 <= value <= 1000)
 precisions = _several(precision)
 
 
@@ -208,11 +207,6 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "metavar": "URL",
         "help": "also post to a webhook (Slack, Discord, ntfy and others) what rings the bell; see "
         "demo/guide/runs.md. AMPTUI_NOTIFY=URL does the same, and no list of processes shows it",
-    },
-    "--fps": {
-        "type": frames_per_second,
-        "metavar": "X",
-        "help": "frames per second (default: 2)",
     },
     "model": {"metavar": "MODEL", "help": "a name, path/to/file.py[:Class] or package.module:Class"},
     "--batch-size": {

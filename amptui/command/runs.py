@@ -34,17 +34,13 @@ def add_attach_options(parser: argparse.ArgumentParser) -> None:
         "you reach with `ssh HOST`, HOST: its newest live run; $AMPTUI_REMOTE_COMMAND starts amptui there."
     )
     add_shared(parser, "run", help=RUN_HELP.format("the newest live run"))
-    add_shared(parser, "--quiet", "--fps")
+    add_shared(parser, "--quiet")
 
 
 def run_attach(options: argparse.Namespace) -> int:
     from amptui.process.launch import attach
 
-    return attach(
-        options.run,
-        frames_per_second=options.fps,
-        quiet=options.quiet,
-    )
+    return attach(options.run, quiet=options.quiet)
 
 
 def add_runs_options(parser: argparse.ArgumentParser) -> None:

@@ -117,7 +117,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     add("--detach", action="store_true", help="train in the background; `amptui attach` opens the screen")
     add("--headless", action="store_true", help="write plain lines instead of showing the screen")
     add("--json", action="store_true", help="write every record as a JSON line, and the verdict on AMP last")
-    add_shared(group, "--quiet", "--notify", "--fps")
+    add_shared(group, "--quiet", "--notify")
 
 
 def run_train(options: argparse.Namespace) -> int:
@@ -136,7 +136,7 @@ def run_train(options: argparse.Namespace) -> int:
             raise UsageError("--detach writes no output", hint="leave out --headless and --json")
         screen = not (options.headless or options.json) and can_show_a_screen()
         plan = _plan(options, training_fields(options) | {"interactive": screen or options.detach})
-        return launch.train(plan, detach=options.detach, frames_per_second=options.fps)
+        return launch.train(plan, detach=options.detach)
     finally:
         gc.enable()
 
@@ -199,7 +199,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add("--observe", action="store_true", help="observe a script that does not call amptui")
     add_shared(parser, "--run-dir")
     add("--headless", action="store_true", help="pass the script through instead of showing the screen")
-    add_shared(parser, "--quiet", "--notify", "--fps")
+    add_shared(parser, "--quiet", "--notify")
     add("script", metavar="SCRIPT", help="the script's file, or torchrun; with -m, a module")
     rest = add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
     rest.required = False  # argparse says of a missing SCRIPT that both are required
@@ -214,6 +214,5 @@ def run_run(options: argparse.Namespace) -> int:
         run_dir=options.run_dir,
         observe=options.observe,
         screen=not options.headless and can_show_a_screen(),
-        frames_per_second=options.fps,
         quiet=options.quiet,
     )

@@ -73,7 +73,6 @@ def run_script(
     run_dir: Path | None,
     observe: bool,
     screen: bool,
-    frames_per_second: float | None,
     quiet: bool,
 ) -> int:
     """Run ``python command``, on the ``screen`` or passed through; return the exit status.
@@ -88,7 +87,7 @@ def run_script(
         return _pass_through(script)
     # A signal without a handler would end this process and leave the script unattended.
     with blocked_stop_signals():
-        return _show(script, frames_per_second, quiet=quiet)
+        return _show(script, quiet=quiet)
 
 
 def plan_script(command: Sequence[str], run_dir: Path | None, *, observe: bool) -> Script:
@@ -155,7 +154,7 @@ def _pass_on(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> int:
+def _show(script: Script, *, quiet: bool) -> int:
     """Run the script behind the screen; once that is closed, show the rest of the script's output."""
     path, log = script.folder.path, script.folder.output_path
     log_is_own = not os.path.lexists(log)  # a folder of the user's may hold a log of theirs
@@ -171,7 +170,7 @@ def _show(script: Script, frames_per_second: float | None, *, quiet: bool) -> in
         from amptui.process.viewer import watch_run
 
         run = LocalFollower(connection, path, lambda: _end_words(script, child.wait(_ENDING_SECONDS)))
-        viewing = watch_run(run, frames_per_second, attached=False, quiet=quiet)
+        viewing = watch_run(run, attached=False, quiet=quiet)
         stands = f"the script is still running (pid {child.pid}), although it was asked to stop"
         view, status = viewing.view, left_running(viewing, run, stands)
         if status is not None:

@@ -32,7 +32,7 @@ _ENDING_SECONDS = 20.0
 """How long a run's process may take to exit after its last record, for example to close a file."""
 
 
-def train(plan: Plan, *, detach: bool, frames_per_second: float | None) -> int:
+def train(plan: Plan, *, detach: bool) -> int:
     """Run one training, on the screen or with plain output; return the exit status."""
     # A signal without a handler would end this process and leave the run unattended.
     with blocked_stop_signals():
@@ -59,7 +59,7 @@ def train(plan: Plan, *, detach: bool, frames_per_second: float | None) -> int:
             return _conclude(follow_until_first_step(run), run, child)
         # What the run's process does now: this one shows it before the first record arrives.
         phase = PhaseChanged(time=time.time(), phase="importing", detail="importing torch")
-        watched = watch_run(run, frames_per_second, attached=False, quiet=plan.quiet, phase=phase)
+        watched = watch_run(run, attached=False, quiet=plan.quiet, phase=phase)
         return _conclude(watched, run, child)
 
 
@@ -77,7 +77,6 @@ def _run(plan: Plan, viewer: socket.socket | None = None) -> int:
 def attach(
     text: str,
     *,
-    frames_per_second: float | None,
     quiet: bool = False,
 ) -> int:
     """Watch a live run; return the exit status. Raises UsageError, RunFolderError and RemoteError.
@@ -99,7 +98,7 @@ def attach(
         else:
             folder = live_run(text).path
             run = LocalFollower(connect_to_live(folder), folder)
-        watched = watch_run(run, frames_per_second, attached=True, quiet=quiet)
+        watched = watch_run(run, attached=True, quiet=quiet)
     return _conclude(watched, run)
 
 

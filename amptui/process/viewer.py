@@ -57,14 +57,7 @@ class ViewerEnd:
     """Of the run or the connection, if there was no last record, or of the screen; empty if all is well."""
 
 
-def watch_run(
-    run: Follower,
-    frames_per_second: float | None,
-    *,
-    attached: bool,
-    quiet: bool,
-    phase: PhaseChanged | None = None,
-) -> ViewerEnd:
+def watch_run(run: Follower, *, attached: bool, quiet: bool, phase: PhaseChanged | None = None) -> ViewerEnd:
     """Show ``run`` until it ends or the viewer leaves.
 
     ``phase`` is known before the first record arrives. A signal that ends an ``attached`` viewer does not
@@ -89,7 +82,6 @@ def watch_run(
             ended=ended,
             start=start,
             patience_seconds=PATIENCE_SECONDS,
-            frames_per_second=frames_per_second,
             why_ended=lambda: run.error and run.lost_words(run.error),
             why_silent=lambda: run.waiting or run.silence(),
             is_away=lambda: bool(run.waiting),

@@ -29,7 +29,7 @@ from amptui.tui.panels import curve
 from amptui.tui.panels.metric_charts import panel_chart
 from amptui.tui.reading_thread import ReadingThread
 from amptui.tui.renderables.step_window import steps_ahead
-from amptui.tui.screen import FRAME_SECONDS, Left, Screen
+from amptui.tui.screen import Left, Screen
 
 if TYPE_CHECKING:
     from amptui.records.run import Severity
@@ -70,8 +70,6 @@ class Parts:
     """Set once the run will send nothing more."""
     patience_seconds: float = math.inf
     """How long a run that was asked to stop may be silent before the screen closes anyway."""
-    frames_per_second: float | None = None
-    """None for the usual rate."""
     why_ended: Callable[[], str] = str
     """Returns one line on a run that ended without its last record."""
     why_silent: Callable[[], str] = str
@@ -99,8 +97,7 @@ class RunScreen(Screen):
     KEY_ENDS_MESSAGE = False
 
     def __init__(self, parts: Parts, *, attached: bool = False, reader: ReadingThread | None = None) -> None:
-        rate = parts.frames_per_second or 1 / FRAME_SECONDS
-        super().__init__(parts.opening, reader, frame_seconds=1 / rate)
+        super().__init__(parts.opening, reader)
         self._parts = parts
         self._control = parts.control
         self._attached = attached

@@ -35,9 +35,6 @@ from amptui.tui.terminal_driver import BackgroundReported, PatientDriver
 if TYPE_CHECKING:
     from amptui.tui.overlays.overlay import Answer, Overlay
 
-FRAME_SECONDS = 0.5
-"""Between two frames: training needs the cores to load batches and launch kernels. A key is drawn at once."""
-
 MAX_WAITING_WRITES = 2
 """Frames are skipped while more writes than this wait for a slow link."""
 
@@ -133,6 +130,8 @@ class Screen(App[None]):
         Binding("ctrl+q", "press('ctrl+q')", show=False, priority=True),
     ]
 
+    FRAME_SECONDS: ClassVar[float] = 0.5
+    """Between two: training needs the cores to load batches and launch kernels. A key is drawn at once."""
     KEYS: ClassVar[Sequence[Key]] = ()
     """What can be pressed. Ctrl+C and Ctrl+Z always work."""
     HELP_TITLE: ClassVar[str] = "keys"
@@ -143,13 +142,7 @@ class Screen(App[None]):
     KEY_ENDS_MESSAGE: ClassVar[bool] = True
     """Whether it is gone at the next key."""
 
-    def __init__(
-        self,
-        opening: Opening | None,
-        reader: ReadingThread | None = None,
-        *,
-        frame_seconds: float = FRAME_SECONDS,
-    ) -> None:
+    def __init__(self, opening: Opening | None, reader: ReadingThread | None = None) -> None:
         self.opening = opening
         super().__init__(driver_class=PatientDriver, ansi_color=True)
         self._has_256_colours = has_256_colours(os.environ)
@@ -160,7 +153,6 @@ class Screen(App[None]):
             no_color=self.no_color,
             styles=self._styles_on(assumed_background(os.environ)),
         )
-        self._frame_seconds = frame_seconds
         self._reader = reader
         self._actions = {press: key.action.format(press=press) for key in self.KEYS for press in key.presses}
         self._pages = {press for key in self.KEYS if key.is_page for press in key.presses}
@@ -220,7 +212,7 @@ class Screen(App[None]):
         if how is not None:
             self._leave(how)
             return
-        self.set_timer(self._frame_seconds, self._tick)
+        self.set_timer(self.FRAME_SECONDS, self._tick)
 
     def _look_again(self) -> None:
         """Read the newest of what the screen shows."""

@@ -76,7 +76,6 @@ USAGE_ERRORS = (
     ("export no/such/run --csv x", "no run 'no/such/run'; check the path"),
     ("export no/such/run", "no export format given; use --csv FILE, --tensorboard DIR or --html"),
     ("replay", "no runs in "),
-    ("attach --fps 1e-320", "argument --fps: '1e-320' is not a number from 0.01 to 1,000"),
     ("export a --html ~no-such-user/x", "argument --html: '~no-such-user/x': no such home folder"),
     (f"{HERE} --precision bf16 --amp-dtype fp16", "AMP is to be fp16, but the run starts in bf16; leave out"),
     (f"{HERE} --init-weights gone.pt", "/gone.pt: no such file or directory; check the path"),

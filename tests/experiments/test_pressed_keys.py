@@ -10,7 +10,7 @@ import pytest
 from tests.experiments.by_hand import Loop, Training
 from tests.experiments.recorded import assert_same_run, command_line, steps_of
 from tests.living import records_of
-from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.terminal import Terminal, amptui_command
 from tests.warm import WarmSource
 
 PATIENCE_SECONDS = 60
@@ -60,7 +60,7 @@ SESSIONS: dict[str, tuple[tuple[Press, ...], str, Training]] = {
 @pytest.mark.parametrize("name", SESSIONS)
 def test_keys_change_the_steps_that_they_are_meant_to(name: str, tmp_path: Path, warm: WarmSource) -> None:
     (presses, amp, training), run = SESSIONS[name], tmp_path / "run"
-    command = amptui_command(*command_line(training, tmp_path, "--amp-dtype", amp, *FRAMES))
+    command = amptui_command(*command_line(training, tmp_path, "--amp-dtype", amp))
     with Terminal(command, warm=warm) as terminal:
         wait_for(terminal, run, "StepRow", 100)
         for keys, kind, count in presses:

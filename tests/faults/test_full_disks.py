@@ -35,7 +35,7 @@ from tests.living import (
     wait_until,
     witnessed_arguments,
 )
-from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.terminal import Terminal, amptui_command
 from tests.warm import PATIENCE_SECONDS, WarmSource, start_piped
 
 NO_ROOM_BYTES, RUN_JSON_BYTES = 700, 8192
@@ -129,7 +129,7 @@ def test_what_finds_no_room_is_named_and_a_worse_status_stays(
 def test_the_screen_s_last_lines_and_status_tell_it_too(warm: WarmSource, tmp_path: Path) -> None:
     folder, gate = tmp_path / "run", tmp_path / "gate"
     options = ("--steps", "60", "--set", f"gate={gate}")
-    command = limited_command(resource.RLIM_INFINITY, *training(folder, *options, *FRAMES))
+    command = limited_command(resource.RLIM_INFINITY, *training(folder, *options))
     with ended_afterwards(folder), Terminal(command, warm=warm) as terminal:
         wait_until(lambda: last_step(folder) or (folder / "run.json").exists(), "no run began")
         pid = run_pid(folder)
@@ -210,7 +210,7 @@ def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(
     lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk") as disk, headless_run(lives, disk / "run") as run:
-        with Terminal(amptui_command("attach", str(run), *FRAMES), warm=warm) as screen:
+        with Terminal(amptui_command("attach", str(run)), warm=warm) as screen:
             screen.wait_for(r"step\s+[\d,]+")
             fill(disk / "junk")
             screen.wait_for("journal.* not saved")

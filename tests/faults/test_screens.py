@@ -32,7 +32,7 @@ from tests.living import (
     witnessed_arguments,
 )
 from tests.recipes.witness import witnessed
-from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.terminal import Terminal, amptui_command
 from tests.warm import PATIENCE_SECONDS, WarmSource
 
 
@@ -41,7 +41,7 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
     lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
     with headless_run(lives, tmp_path / "run") as run:
-        attach = amptui_command("attach", str(run), *FRAMES)
+        attach = amptui_command("attach", str(run))
         with Terminal(attach, warm=warm) as stopped, Terminal(attach, size=(80, 24), warm=warm) as other:
             for terminal in (stopped, other):
                 terminal.wait_for(r"step\s+[\d,]+")
@@ -81,7 +81,7 @@ def test_a_fault_of_the_screen_or_of_its_thread_that_reads_keys_does_not_cost_th
     run, program = tmp_path / "run", changed_program(BROKEN.format(what=what, good_calls=good_calls))
     # A traceback's frames hold much more where torch is loaded, and are all written out.
     source = None if good_calls else warm
-    command = [sys.executable, "-c", program, *train_arguments(run, *FRAMES)]
+    command = [sys.executable, "-c", program, *train_arguments(run)]
     # A terminal that answers nothing: else it is not the key that the thread falls over.
     with ended_afterwards(run), Terminal(command, warm=source, answers={}) as terminal:
         if "Keyboard" in what:

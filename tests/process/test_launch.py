@@ -36,7 +36,7 @@ def request(*, settings: dict[str, str] | None = None, **options: Any) -> TrainR
 
 
 def train(folder: Path, asked: TrainRequest) -> int:
-    return launch.train(plan.plan_new(asked, folder), detach=False, frames_per_second=None)
+    return launch.train(plan.plan_new(asked, folder), detach=False)
 
 
 def test_weights_need_what_reads_and_writes_their_format(

@@ -36,7 +36,7 @@ terminal_driver._LEAVING_SECONDS = 0.5
 session = Session("runs/x")
 
 parts = Parts(look=session.view, control=Control(), ended=threading.Event(), start=lambda: None,
-              patience_seconds=1.0, frames_per_second=20)
+              patience_seconds=1.0)
 app = RunScreen(parts, attached=True)
 signal.signal(signal.SIGHUP, signal.SIG_IGN if hangup == "ignored" else lambda *_: app.hang_up())
 app.run()
@@ -219,7 +219,7 @@ sys.modules["amptui.tui.run_screen"] = SimpleNamespace(Parts=dict, RunScreen=wat
 ours, theirs = socket.socketpair()
 phase = PhaseChanged(time=0.0, phase="importing", detail="importing torch")
 run = LocalFollower(ours, Path("runs/mnist-deep-20261128-094441"))
-watch_run(run, None, attached=False, quiet=True, phase=phase)
+watch_run(run, attached=False, quiet=True, phase=phase)
 """
 
 

@@ -78,6 +78,10 @@ class Shown:
         await self.until(lambda: words in self.text)
 
 
+class QuickScreen(RunScreen):
+    FRAME_SECONDS = 0.05
+
+
 class Screen(Shown):
     """An app at work, with all that it stands between."""
 
@@ -97,10 +101,9 @@ class Screen(Shown):
             ended=self.ended,
             start=lambda: self.seen_at_start.append(self.text),
             patience_seconds=patience_seconds,
-            frames_per_second=20,
             **options,
         )
-        self.app = RunScreen(parts, attached=attached)
+        self.app = QuickScreen(parts, attached=attached)
 
     @property
     def header(self) -> str:

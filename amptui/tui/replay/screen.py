@@ -12,9 +12,6 @@ from amptui.tui.opening import Opening
 from amptui.tui.replay.player import Player, Position
 from amptui.tui.run_screen import Parts, RunScreen
 
-FRAMES_PER_SECOND = 8.0
-"""Smoother than during training, which needs the CPU cores itself."""
-
 _BACK, _AHEAD = ("less_than_sign", "left"), ("greater_than_sign", "right")
 
 MOVING = (
@@ -47,6 +44,7 @@ _SPACE_HINTS = {"paused": "play", "ended": "restart"}
 class ReplayScreen(RunScreen):
     """Shows what ``player`` plays; keys control the player, not the recorded run."""
 
+    FRAME_SECONDS = 0.125  # there is no training
     KEYS = REPLAY_KEYS
     HELP_TITLE = "replay keys"
     KEY_ENDS_MESSAGE = True
@@ -56,7 +54,6 @@ class ReplayScreen(RunScreen):
             look=player.look,
             control=control,
             ended=threading.Event(),
-            frames_per_second=FRAMES_PER_SECOND,
             opening=opening,
         )
         super().__init__(parts, reader=player)
