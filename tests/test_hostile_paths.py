@@ -77,7 +77,6 @@ TRAIN = ("train", KNOBS, "--headless", "--device", "cpu", "--steps", "1", "--set
 ARGUMENTS: dict[str, Sequence[str]] = {
     "csv": ("export", "{read}", "--csv", "{out}"),
     "html": ("export", "{read}", "--html", "{out}"),
-    "tensorboard": ("export", "{read}", "--tensorboard", "{out}"),
     "compare": ("compare", "{read}", "{other}", "--html", "{out}"),
     "weights": (*TRAIN, "--run-dir", "{new}", "--save-weights", "{out}"),
 }
@@ -88,10 +87,7 @@ TARGETS = (
     ("html", "other/checkpoints/../run.lock"),
     ("compare", "read/journal.before-2.jsonl"),
     ("compare", "other/output.log"),
-    ("weights", "read/checkpoints/new folder/new.pt"),
-    ("weights", "other/checkpoints.before-1/step-000000003.pt"),
-    ("weights", "new/checkpoints/w.pt"),
-    ("tensorboard", "other/checkpoints"),
+    ("weights", "read/journal.after-step-3-1.jsonl"),
     ("csv", "copied.jsonl"),
     ("compare", "copied.jsonl"),
 )
@@ -103,7 +99,7 @@ A copied journal is the one that is read.
 
 @pytest.mark.ci
 @pytest.mark.parametrize(("kind", "name"), TARGETS)
-def test_no_file_of_a_run_and_no_journal_is_the_target_of_a_command(
+def test_no_journal_and_no_file_beside_it_is_the_target_of_a_command(
     kind: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The run that the command reads, one that it has nothing to do with, but to compare with it, a new one.
@@ -113,13 +109,13 @@ def test_no_file_of_a_run_and_no_journal_is_the_target_of_a_command(
     if name == "copied.jsonl":
         out.write_bytes((paths["read"] / "journal.jsonl").read_bytes())
         paths["read"] = out
-    with nothing_written(tmp_path, capsys, "--tensorboard" if kind == "tensorboard" else str(out), "a run"):
+    with nothing_written(tmp_path, capsys, str(out), "a run"):
         assert main([part.format(out=out, **paths) for part in ARGUMENTS[kind]]) == 2
 
 
 def test_files_of_other_names_and_folders_without_a_run_are_the_user_s(read: Path, tmp_path: Path) -> None:
     mine = [read / name for name in ("run.csv", "w.json", "journal.csv", "checkpoints.csv", "page.html")]
-    for path in (*mine, tmp_path / "mine" / "checkpoints" / "run.json"):
+    for path in (*mine, tmp_path / "mine" / "run.json"):
         assert main(["export", str(read), "--csv", str(path)]) == 0
         assert path.is_file()
 

@@ -148,9 +148,9 @@ def _why_unwritable(path: Path, run_dir: Path | None) -> str:
         pass
     except OSError as error:
         return reason(error)
-    next_created = expanded(run_dir).absolute() if run_dir is not None else None
-    if trouble := why_owned(path, created=next_created):
+    if trouble := why_owned(path):
         return trouble
+    next_created = expanded(run_dir).absolute() if run_dir is not None else None
     if path.parent.is_dir():
         return "" if os.access(path.parent, os.W_OK | os.X_OK) else "its folder cannot be written"
     is_created = next_created is not None and path.parent in (next_created, *next_created.parents)
