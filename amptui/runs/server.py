@@ -24,9 +24,6 @@ from amptui.runs.protocol import Hello, ProtocolError, RunError
 MAX_QUEUED_BYTES = 4 * 1024**2
 """Limit of lines queued for a slow screen: a second of the fastest training."""
 
-HELLO_SECONDS = 10.0
-"""A connection that has not said hello by then is closed."""
-
 HISTORY_SHARE = 0.05
 """At most this part of the pump's time goes into histories, however often screens attach or fall behind."""
 
@@ -264,10 +261,7 @@ class Server:
     async def _read(self, screen: _Screen) -> None:
         """Handle the screen's hello and requests, until it has left."""
         messages = self._messages(screen)
-        try:
-            hello = await asyncio.wait_for(anext(messages, None), None if screen.adopted else HELLO_SECONDS)
-        except TimeoutError:
-            raise ProtocolError(f"no hello within {HELLO_SECONDS:g} s") from None
+        hello = await anext(messages, None)
         if hello is None:
             return
         if not isinstance(hello, Hello):

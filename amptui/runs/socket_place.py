@@ -40,14 +40,11 @@ class Listening:
 
     socket: socket.socket
     path: Path
-    status: os.stat_result
-    """Of the file."""
 
     def close(self) -> None:
-        """Stop listening, and remove the file if it is still ours."""
+        """Stop listening, and remove the file: who holds the folder's lock has it."""
         with suppress(OSError):
-            if os.path.samestat(self.path.lstat(), self.status):
-                self.path.unlink()
+            self.path.unlink()
         self.socket.close()
 
 
@@ -61,12 +58,14 @@ def listen(folder: Path) -> Listening:
     try:
         listening.setblocking(False)
         with _address(path) as address:
-            _remove_stale(address)
+            with suppress(FileNotFoundError):
+                if stat.S_ISSOCK(Path(address).lstat().st_mode):
+                    Path(address).unlink()  # a dead run's: this one holds the folder's lock
             # The file takes its mode from the socket; a umask would affect every thread.
             os.fchmod(listening.fileno(), FILE_MODE)
             listening.bind(address)
             listening.listen(_BACKLOG)
-            return Listening(listening, path, Path(address).lstat())
+            return Listening(listening, path)
     except OSError as error:
         listening.close()
         hint = "screens can attach to a run in a folder of a local disk: --run-dir"
@@ -121,21 +120,6 @@ def connect(folder: Path) -> socket.socket:
         raise RunFolderError(f"cannot reach the run at {path}: {reason(error)}") from error
     connection.setblocking(True)
     return connection
-
-
-def _remove_stale(address: str) -> None:
-    """Remove the socket of a dead run; anything that is not a socket, or is in use, stays."""
-    try:
-        if not stat.S_ISSOCK(Path(address).lstat().st_mode):
-            return
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(address)
-        except ConnectionRefusedError:
-            Path(address).unlink(missing_ok=True)
 
 
 @contextmanager
