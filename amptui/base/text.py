@@ -29,8 +29,8 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOCALE_NAMES = ("LC_ALL", "LC_CTYPE", "LANG")
 
 ASCII_REPLACEMENTS = str.maketrans(
-    "─│╭╮╰╯├┤┬┴┼━╸╺═▔▁▂▃▄▅▆▇█▏▰▱■░▒▓▤▞◆●○⚠✖✔×→←↑↓…·±°µ▸▾⏸▶⋮–—−≥≤",
-    "-|+++++++++==-=-_..:::##|#.#-=%+/*o0!xvx><^v~.~ u>v=>:---><",
+    "─│╭╮╰╯├┤┬┴┼━╸╺═▔▁▂▃▄▅▆▇█▏▰▱■░▒▓▞◆●○⚠✖✔×→←↑↓…·±°µ▸▾⏸▶⋮–—−≥≤",
+    "-|+++++++++==-=-_..:::##|#.#-=%/*o0!xvx><^v~.~ u>v=>:---><",
 )
 """One character for each, for terminals without UTF-8: no column moves."""
 

@@ -74,11 +74,7 @@ def _run(plan: Plan, viewer: socket.socket | None = None) -> int:
     return run_training(plan, viewer)
 
 
-def attach(
-    text: str,
-    *,
-    quiet: bool = False,
-) -> int:
+def attach(text: str, *, quiet: bool = False) -> int:
     """Watch a live run; return the exit status. Raises UsageError, RunFolderError and RemoteError.
 
     ``quiet``: the terminal gets no bell and no notification.

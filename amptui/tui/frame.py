@@ -39,12 +39,17 @@ def _framed_panels() -> dict[str, tuple[Headline, Draw]]:
     return {
         "loss": (loss.headline, partial(loss.draw, plot=loss_plot)),
         "throughput": (throughput.headline, partial(throughput.draw, plot=throughput_plot)),
-        "numerics": (numerics_panel.headline, numerics_panel.draw),
+        "numerics": (_no_headline, numerics_panel.draw),
         "memory": (memory_panel.headline, memory_panel.draw),
-        "comparison": (lambda *_: [], precision_table.draw),  # the verdict is above all panels
+        "comparison": (_no_headline, precision_table.draw),
         "ranks": (rank_table.headline, rank_table.draw),
-        "events": (event_list.headline, event_list.draw),
+        "events": (_no_headline, event_list.draw),
     }
+
+
+def _no_headline(*_: object) -> list[Phrase]:
+    """Of panels whose sum stands in the lines above all panels."""
+    return []
 
 
 class Frame:

@@ -95,8 +95,7 @@ def panel_on_amp(view: SessionView, answer: AmpAnswer) -> list[str]:
     canvas, screen = Canvas(160, 2 * len(answer.findings)), screen_of(view)
     blocks = answer_panel.finding_blocks(answer, screen, canvas.width)
     write_lines(canvas, 0, [line for block in blocks for line in block.lines])
-    unchecked = answer_panel.unchecked_words(answer, screen)
-    return [line for line in (*canvas.lines(), unchecked) if line.strip()]
+    return [line for line in canvas.lines() if line.strip()]
 
 
 def page_words(view: SessionView) -> Iterator[str]:

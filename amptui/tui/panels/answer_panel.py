@@ -45,9 +45,6 @@ _ACTIONS: Mapping[Measurement, str] = {
     "histogram": "focus_numerics",
 }
 
-_CHECKS: tuple[Measurement, ...] = ("histogram", "x-ray", "trace")
-"""What checks the safety, in the order in which it is offered."""
-
 _WORTH_STYLES: Mapping[str, int] = {"faster": Style.GOOD | BOLD, "slower": Style.WARNING | BOLD}
 
 LABEL_WIDTH = 12
@@ -110,15 +107,6 @@ def key_of(measured_by: Measurement, screen: ScreenState) -> str:
     if action is None or (action in REQUESTS and REQUESTS[action] not in screen.accepts):
         return ""
     return next(key.label for key in KEYS if key.action == action)
-
-
-def unchecked_words(answer: AmpAnswer, screen: ScreenState) -> str:
-    """``not checked yet: press f, x or n``: the keys of what tells of its safety and was never measured."""
-    open_ones = [finding for finding in answer.findings if finding.freshness == "never measured"]
-    keys = [key_of(way, screen) for way in _CHECKS if any(one.measured_by == way for one in open_ones)]
-    *others, last = filter(None, keys) if any(keys) else ("",)
-    either = f"{', '.join(others)} or {last}" if others else last
-    return f"not checked yet: press {either}" if last else ""
 
 
 _OF_FLOAT16 = ("overflow", "forward", "float16", "agreement")

@@ -11,7 +11,7 @@ from amptui.telemetry.events import Event
 from amptui.telemetry.trouble import SkipRow
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.panels.phrases import Phrase, phrase, quiet, whole_words, wrapped
+from amptui.tui.panels.phrases import quiet, whole_words, wrapped
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
 
@@ -28,12 +28,6 @@ _TROUBLE_LINES = 2
 
 _LEAST_CUT = 32
 """With fewer cells for what happened, the sentence behind it goes before what to do about it."""
-
-
-def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """How many events were warnings and errors."""
-    counts = ((view.errors, "error", Style.ERROR), (view.warnings, "warning", Style.WARNING))
-    return [phrase(units.counted(n, word), style) for n, word, style in counts if n]
 
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:

@@ -18,25 +18,27 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import (
     GAP,
+    Block,
     Gauge,
     Line,
     Phrase,
     Word,
     fitting,
+    fitting_lines,
     flowed,
     folded_room,
     labelled,
     phrase,
     precision_word,
     quiet,
-    wrapped,
+    whole_words,
     wrapped_phrases,
     write_folded,
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.table import bar_column, draw_table
-from amptui.tui.style import GRADE_STYLES, Style, precision_style
+from amptui.tui.renderables.table import draw_table
+from amptui.tui.style import GRADE_STYLES, Style
 
 NO_SAMPLE = "no sample yet"
 
@@ -76,7 +78,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         lines += _lines(view, view.device, canvas.width, canvas.height - len(lines))
     write_lines(canvas, 0, lines[: canvas.height])
     rest = canvas.rows(min(len(lines) + 1, canvas.height)) if lines else canvas
-    if view.memory and screen.focus and rest.height >= 2 + _MIN_ROWS + len(view.memory):
+    if view.memory and screen.focus and rest.height >= 2 + _MIN_ROWS:
         _draw_breakdowns(rest, view)
     elif not lines:
         quiet(canvas, NO_SAMPLE)
@@ -174,23 +176,16 @@ def _amount(text: str, of: str, rank: int = 0) -> Phrase:
 
 # ----------------------------------------------------------------------------- what uses the memory
 
-_FILLS = {
-    "weights": "█",
-    "gradients": "▓",
-    "optimizer": "▒",
-    "buffers": "▤",
-    "activations": "░",
-    "other": "·",
-}
-"""The fill of each kind's part of a bar, in the order of the parts."""
+_KINDS = ("weights", "gradients", "optimizer", "buffers", "activations", "other", "peak", "sum")
+"""In the order of the rows."""
 
-_KIND_WIDTH, _DTYPE_WIDTH = 14, 9
-"""A fill, a blank and ``activations``; ``bfloat16``."""
+_DTYPE_WIDTH = 9
+"""``bfloat16``."""
 
 _SIZE_WIDTH, _CHANGE_WIDTH = 10, 13
 """``AMP fp16``; ``fp16 changes``. A blank is before each."""
 
-_MIN_ROWS = 3
+_MIN_ROWS = 4
 """Rows of the table, below its head."""
 
 _SENTENCE_LINES = 3
@@ -201,67 +196,52 @@ _Row: TypeAlias = tuple[str, str, tuple[int | None, ...]]
 
 
 def _draw_breakdowns(canvas: Canvas, view: SessionView) -> None:
-    """The newest breakdown of each precision: a bar each, the table, what it means, what the kinds are."""
+    """The newest breakdown of each precision: the table, what it means, what the kinds are."""
     memory, width = view.memory, canvas.width
     rows = _rows(memory)
-    has_peak = any(breakdown.peak_allocated_bytes for breakdown in memory)
-    title = "where the peak memory is" if has_peak else "memory of a step without activations"
+    title = "where the peak memory is" if rows[-1][0] == "peak" else "memory of a step without activations"
     steps = ", ".join(f"{precision_label(it.precision)} step {units.count(it.step)}" for it in memory)
-    parts = {it.precision: [(row[2][i] or 0, row[0]) for row in rows] for i, it in enumerate(memory)}
-    sums = {precision: sum(size for size, _ in sizes) for precision, sizes in parts.items()}
-
-    def bar(breakdown: MemoryBreakdown) -> list[tuple[int, str, int]]:
-        style = precision_style(breakdown.precision)
-        return [(size, _FILLS[kind], style) for size, kind in parts[breakdown.precision]]
-
-    def amount(breakdown: MemoryBreakdown) -> str:
-        return units.number_of_bytes(breakdown.peak_allocated_bytes or sums[breakdown.precision])
-
-    whole, long = max(sums.values()), f"{title}: {steps}"
-    columns: list[Column[MemoryBreakdown]] = [
-        Column(title="", cell=lambda it: precision_word(it.precision), align="left", width=10),
-        bar_column(long, bar, whole, short_titles=(title, "memory"), gap=1, max_width=width),
-        Column(title="", cell=amount),
-    ]
-    y, text = draw_table(canvas, columns, memory), list[str]()
-    if (use := judge_memory_use(memory, view.comparison.low)) is not None:
-        room = canvas.height - y - 1 - min(_MIN_ROWS, len(rows))
-        text += wrapped(long_words(use), width, lines=min(_SENTENCE_LINES, max(0, room)))
-    # Sentences replace the smallest rows, but never the largest.
-    spare = canvas.height - y - 1 - len(rows) - len(text)
-    shown = len(rows) if spare >= 0 else max(_MIN_ROWS, len(rows) + spare)
+    canvas.text(0, 0, whole_words(f"{title}: {steps}", width), Style.DIM)
+    use = judge_memory_use(memory, view.comparison.low)
+    sentence = (
+        [] if use is None else wrapped_phrases(long_words(use), Style.TEXT, width, lines=_SENTENCE_LINES)
+    )
+    # The sentence replaces the smallest rows, but never the largest.
+    shown = max(_MIN_ROWS, min(len(rows), canvas.height - 3 - len(sentence)))
     largest = sorted(rows, key=lambda row: -max(size or 0 for size in row[2]))[:shown]
-    y += spare > 1
-    shown_rows = [row for row in rows if row in largest]
-    y += draw_table(canvas.rows(y, 1 + shown), _columns(view), shown_rows)
-    y += spare > 0
-    write_lines(canvas.rows(y), 0, [[phrase(line)] for line in text])
-    y += len(text)
+    table = canvas.rows(1, 1 + shown)
+    y = 1 + draw_table(table, _columns(view), [row for row in rows if row in largest])
     # What the kinds mean, if all of it fits.
     kinds = {kind: MEMORY_KINDS[kind] for kind, _, _ in rows if kind in MEMORY_KINDS}
-    notes = [line for kind, note in kinds.items() for line in wrapped(f"{kind}: {note}", width, lines=2)]
-    if y + 1 + len(notes) <= canvas.height:
-        write_lines(canvas.rows(y + 1), 0, [[phrase(line, Style.DIM)] for line in notes])
+    notes: list[Line] = [[]]
+    for kind, note in kinds.items():
+        notes += wrapped_phrases(f"{kind}: {note}", Style.DIM, width)
+    blocks = [Block([[], *sentence], 0), Block(notes, 1, len(notes))]
+    write_lines(canvas, y, fitting_lines(blocks, canvas.height - y))
 
 
 def _rows(memory: Sequence[MemoryBreakdown]) -> list[_Row]:
-    """The rows in the order of the bars' parts."""
+    """The rows in their order; the last is the peak, or the sum where no peak was measured."""
     sums: dict[tuple[str, str], list[int | None]] = {}
     for i, breakdown in enumerate(memory):
         kinds = [(it.kind, it.dtype, it.size_bytes) for it in breakdown.kinds]
         for kind, dtype, size in [*kinds, ("other", "", other_bytes(breakdown))]:
             sizes = sums.setdefault((kind, dtype), [None] * len(memory))
             sizes[i] = size if size is None else size + (sizes[i] or 0)
+    if any(it.peak_allocated_bytes for it in memory):
+        sums["peak", ""] = [it.peak_allocated_bytes for it in memory]
+    else:
+        sums["sum", ""] = [sum(size or 0 for size in sizes) for sizes in zip(*sums.values(), strict=True)]
     rows = [(kind, dtype, tuple(sizes)) for (kind, dtype), sizes in sums.items() if any(sizes)]
-    return sorted(rows, key=lambda row: [*_FILLS].index(row[0]))
+    return sorted(rows, key=lambda row: _KINDS.index(row[0]))
 
 
 def _columns(view: SessionView) -> list[Column[_Row]]:
     """The kind and its dtype, a size for each precision, and what the lower precision changed."""
 
-    def draw_kind(canvas: Canvas, x: int, y: int, _width: int, row: _Row) -> None:
-        canvas.text(x, y, _FILLS[row[0]], Style.DIM)
-        canvas.text(x + 2, y, "other: data, batch" if row[0] == "other" else row[0])
+    def kind(row: _Row) -> Cell:
+        name = "other: data, batch" if row[0] == "other" else row[0]
+        return name, Style.STRONG if row[0] in ("peak", "sum") else Style.TEXT
 
     def size(place: int, row: _Row) -> str:
         amount = row[2][place]
@@ -271,14 +251,14 @@ def _columns(view: SessionView) -> list[Column[_Row]]:
         """``-744 MiB``; empty if not measured: activations and the rest are known only if the peak is."""
         before, after = row[2][i], row[2][j]
         unknown = before is None or after is None
-        if (before is None and after is None) or (unknown and row[0] in ("activations", "other")):
+        if (before is None and after is None) or (unknown and row[0] in ("activations", "other", "peak")):
             return ""
         moved = (after or 0) - (before or 0)
         return signed_bytes(moved), Style.GOOD if moved < 0 else Style.WARNING if moved else Style.DIM
 
     memory = view.memory
     columns: list[Column[_Row]] = [
-        Column(title="", draw=draw_kind, width=_KIND_WIDTH),
+        Column(title="", cell=kind, align="left"),
         Column(title="", cell=lambda row: (row[1], Style.DIM), align="left", width=_DTYPE_WIDTH, gap=0),
     ]
     for place, breakdown in enumerate(memory):

@@ -7,9 +7,8 @@ from amptui.base import units
 from amptui.diagnosis import activity, probe_words
 from amptui.diagnosis.amp_answer import amp_answer
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.words import age_words, short_words
+from amptui.diagnosis.words import age_words
 from amptui.records.findings import ParameterWindow, is_old
-from amptui.telemetry.finding import Finding
 from amptui.telemetry.health import judge_window
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
@@ -34,7 +33,7 @@ from amptui.tui.panels.phrases import (
 )
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, MIN_WIDTH, draw_exponents
-from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
+from amptui.tui.style import BOLD, Style
 
 NOTHING_YET = "no gradients measured yet"
 
@@ -57,16 +56,6 @@ _STEP_AT_STAKE = 1.0
 """With less headroom than one doubling the scaler's next growth overflows."""
 
 _SHARE_WIDTH = len("underflow")
-
-
-def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """The scaler's state and the headroom."""
-    state = state_words(view.numerics.scaler)
-    phrases = [Phrase((state,))] if state is not None else []
-    if view.numerics.headroom is not None:
-        label = "in float16 " if view.numerics.hypothetical else "gradients "
-        phrases.append(Phrase((Word(label, Style.DIM), *headroom_words(view.numerics)), 1))
-    return phrases
 
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
@@ -120,15 +109,6 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
 
 
 # ---------------------------------------------------------------------------------------- headroom
-
-
-def state_words(scaler: Finding) -> Word | None:
-    """``✔ no overflow in 300 steps``; None while no loss scaler is in use. What is over has no sign."""
-    if scaler.freshness == "never measured":
-        return None
-    is_over = scaler.freshness == "old" or scaler.grade == "neutral"
-    sign, style = NO_VERDICT if is_over else VERDICT_SIGNS[scaler.severity]
-    return Word(f"{sign} {short_words(scaler)}", style if style == Style.TEXT else style | BOLD)
 
 
 def _headroom_style(numerics: NumericsView) -> int:

@@ -18,7 +18,7 @@ from amptui.telemetry.comparison import MIN_STEPS, judge_speed, ordered
 from amptui.telemetry.finding import Finding, Grade
 from amptui.telemetry.view import PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels.answer_panel import finding_blocks, unchecked_words
+from amptui.tui.panels.answer_panel import finding_blocks
 from amptui.tui.panels.phrases import (
     Block,
     Gauge,
@@ -134,13 +134,11 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     else:
         texts = _sentences(view) if is_enlarged else _attention(view)
         lines = [line for text in texts for line in wrapped_phrases(*text, canvas.width, lines=_MAX_LINES)]
-    unchecked = wrapped_phrases(unchecked_words(answer, screen), Style.DIM, canvas.width, lines=1)
-    room = max(1, canvas.height - len(rows) - 2) - len(unchecked)  # below the titles and a blank line
+    room = max(1, canvas.height - len(rows) - 2)  # below the titles and a blank line
     lines = lines[:room]
     if is_enlarged:
         gap = [Block([[]], 9)] if lines else []
         lines += fitting_lines([*gap, *finding_blocks(answer, screen, canvas.width)], room - len(lines))
-    lines += unchecked
     y = draw_table(canvas, columns, [row for row in rows if row.rank < canvas.height - len(lines) - 1])
     y += canvas.height > y + len(lines)
     write_lines(canvas, y, lines)
