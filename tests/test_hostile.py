@@ -339,12 +339,12 @@ def compare(folder: Path) -> None:
 def play(folder: Path) -> None:
     """A replay that is at its end after a few ticks of the clock."""
     player = Player(RunDir(folder).journal_path, speed=4096.0)
-    player.seek(player.position.total_seconds)
+    player.seek(player.total_seconds)
     now = 0.0
-    while player.position.state != "ended":
+    while player.state != "ended":
         player.advance(now)
         now += 1.0
-        drawn_words = position_words(player.position)
+        drawn_words = position_words(player)
         assert len(drawn_words) < 80
         player.look()
     player.stop()

@@ -93,18 +93,6 @@ def compared_precisions(view: SessionView) -> tuple[str, ...]:
     return _last_ran(view.run, view, BASELINES) or "fp32", amp
 
 
-def unsupported_requests(view: SessionView) -> frozenset[RequestKind]:
-    """What a key would ask for in vain: the device does not support the precisions."""
-    if view.run is None:
-        return frozenset()
-    refused: set[RequestKind] = set()
-    if switch_target(view) in view.run.unsupported:
-        refused.add("precision")
-    if any(name in view.run.unsupported for name in compared_precisions(view)):
-        refused.add("comparison")
-    return frozenset(refused)
-
-
 def _last_ran(run: RunStarted, view: SessionView, names: Collection[str]) -> str:
     """Which of these precisions runs, or ran last; "" if none did."""
     ran = (view.precision or "", *(switch.precision for switch in reversed(view.switches)), run.precision)

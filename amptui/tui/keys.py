@@ -102,18 +102,6 @@ ENDED_KEYS = tuple(key for key in KEYS if key.action not in (*REQUESTS, "detach"
 
 
 @cache
-def keys_of(
-    accepts: frozenset[RequestKind], unsupported: frozenset[RequestKind] = frozenset()
-) -> tuple[Key, ...]:
-    """The keys that work in a live run that takes these kinds of request.
-
-    ``unsupported``: those of which the device does not support the precisions that a key would ask for. The
-    menu of all precisions stays.
-    """
-    taken = accepts - unsupported
-    return tuple(
-        key
-        for key in KEYS
-        if key.action not in REQUESTS
-        or REQUESTS[key.action] in (accepts if key.action == "choose_precision" else taken)
-    )
+def keys_of(accepts: frozenset[RequestKind]) -> tuple[Key, ...]:
+    """The keys that work in a live run that takes these kinds of request."""
+    return tuple(key for key in KEYS if key.action not in REQUESTS or REQUESTS[key.action] in accepts)

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,7 +12,6 @@ from amptui.diagnosis import activity, speed
 from amptui.diagnosis.activity import LOST
 from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.event_words import checkpoint_written, comparison_over
-from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.words import long_words
 from amptui.records.answers import Answer, RequestKind, RequestMade, RequestRefused
 from amptui.records.control import Asker
@@ -38,16 +37,6 @@ if TYPE_CHECKING:
 
 FINDING_SECONDS = 15.0
 """How long a result is shown above the footer; it takes longer to read than a notice."""
-
-_HAS: Mapping[str, Callable[[SessionView], object]] = {
-    "throughput": lambda view: view.samples_rate.count,
-    "comparison": lambda view: view.comparison.rows,
-    "numerics": lambda view: view.numerics.window or view.numerics.headrooms.count,
-    "memory": lambda view: view.device or view.memory,
-    "ranks": lambda view: view.ranks is not None and view.ranks.rows,
-    "events": lambda view: view.events,
-}
-"""Whether a panel has something to show; the loss stands first in any case."""
 
 _BY_USER = "stopped by the user"
 
@@ -93,8 +82,6 @@ class RunScreen(Screen):
     TITLE = "amptui"
     KEYS: ClassVar[Sequence[Key]] = KEYS
     HAS_GLOSSARY = True
-    MESSAGE_SECONDS = 4.0
-    KEY_ENDS_MESSAGE = False
 
     def __init__(self, parts: Parts, *, attached: bool = False, reader: ReadingThread | None = None) -> None:
         super().__init__(parts.opening, reader)
@@ -159,19 +146,13 @@ class RunScreen(Screen):
             waiting=" · ".join(waiting),
         )
 
-    @property
-    def _run_accepts(self) -> frozenset[RequestKind]:
+    def _accepts(self) -> frozenset[RequestKind]:
         """The kinds of request that the run takes from this screen now."""
         return frozenset() if self._over or self._parts.is_away() else self._view.accepts
 
-    def _accepts(self) -> frozenset[RequestKind]:
-        """Those of keys that its device supports."""
-        return self._run_accepts - activity.unsupported_requests(self._view)
-
     def _keys(self) -> Sequence[Key]:
         """The keys that work now, for the footer and the help."""
-        unsupported = activity.unsupported_requests(self._view)
-        return ENDED_KEYS if self._over else keys_of(self._run_accepts, unsupported)
+        return ENDED_KEYS if self._over else keys_of(self._accepts())
 
     def _draw(self, canvas: Canvas) -> None:
         self._frame.draw(canvas, self._view, self._state)
@@ -257,31 +238,18 @@ class RunScreen(Screen):
     # ------------------------------------------------------------------- requests
 
     def _ask(self, request: RequestMade) -> None:
-        """Ask the run, unless its device does not support a precision of it: then show the reason."""
-        refused = self._view.run.unsupported if self._view.run is not None else {}
-        for precision in (request.precision or "", *request.precisions):
-            if precision in refused:
-                self._say(f"{precision_label(precision)}: {refused[precision]}")
-                return
         self._unanswered.add(self._control.ask(request))
         self._look_again()
 
-    def _can_ask(self, steps: str = "") -> bool:
-        """Whether the run can take a request now; if not, show the reason.
-
-        ``steps``: why the request needs a step soon.
-        """
+    def _can_ask(self) -> bool:
+        """Whether the run goes on; if not, say so."""
         if self._over:
             self._say("the run has ended")
-        elif steps and self._view.state == "paused":
-            self._say(f"resume first: {steps}")
-        else:
-            return True
-        return False
+        return not self._over
 
-    def _ask_for(self, kind: RequestKind, *, steps: str = "") -> None:
-        """Ask for ``kind``, once the run has begun. ``steps``: why the request needs a step soon."""
-        if not self._can_ask(steps):
+    def _ask_for(self, kind: RequestKind) -> None:
+        """Ask for ``kind``, once the run has begun."""
+        if not self._can_ask():
             return
         if self._view.run is None:
             self._early = (*self._early, kind)
@@ -329,25 +297,24 @@ class RunScreen(Screen):
         """Alternate blocks of FP32 and AMP, or bf16 and FP8; or end a comparison that is running."""
         self._show_first_optimizer()
         if speed.running(self._view) is None:
-            self._ask_for("comparison", steps="a comparison needs steps")
+            self._ask_for("comparison")
         elif self._can_ask():
             self._ask(RequestMade("comparison"))
 
     def action_take_xray(self) -> None:
-        """Ask for an X-ray. If none can be taken now, show the last one."""
+        """Ask for an X-ray. If none can be taken now, show the last one first."""
         self._show_first_optimizer()
-        self._ask_for("x-ray", steps="the X-ray needs a batch")
-        if self._has_open("x-ray"):
-            return
         stopped = self._parts.ended.is_set() or self._view.state == "paused"
-        if stopped and self._view.numerics.xray is not None:
+        if stopped and self._view.numerics.xray is not None and not self._has_open("x-ray"):
             self.action_open("x-ray")
-        elif not stopped and "x-ray" in self._accepts():
+            return
+        self._ask_for("x-ray")
+        if not self._has_open("x-ray") and "x-ray" in self._accepts():
             self._overlay = None  # the X-ray opens when it is taken
 
     def action_trace_modules(self) -> None:
         self._show_first_optimizer()
-        self._ask_for("trace", steps="the trace needs a batch")
+        self._ask_for("trace")
 
     # ------------------------------------------------------------------------- views
 
@@ -373,11 +340,10 @@ class RunScreen(Screen):
         self._state = replace(self._state, zoom=max(0, min(MAX_ZOOM, zoom)))
 
     def action_next_panel(self) -> None:
-        """Enlarge the next panel that has something to show; after the last, show all."""
+        """Enlarge the next panel; after the last, show all."""
         panels, focus = PANELS if self._view.ranks is None else RANKED_PANELS, self._state.focus
-        rest = panels[panels.index(focus) + 1 if focus in panels else 0 :]
-        shown = (name for name in rest if name not in _HAS or _HAS[name](self._view))
-        self._state = replace(self._state, focus=next(shown, None))
+        place = panels.index(focus) + 1 if focus in panels else 0
+        self._state = replace(self._state, focus=panels[place] if place < len(panels) else None)
 
     def action_focus_numerics(self) -> None:
         """Enlarge the float16 panel to the whole screen and measure it now, or show all again."""
@@ -388,7 +354,7 @@ class RunScreen(Screen):
         # Where the run takes no such request, the panel says how old its histogram is.
         if focus and "histogram" in self._accepts() and not is_pending:
             self._show_first_optimizer()
-            self._ask_for("histogram", steps="a histogram needs a batch")
+            self._ask_for("histogram")
 
     def action_all_panels(self) -> None:
         self._state = replace(self._state, focus=None)

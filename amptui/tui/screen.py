@@ -1,6 +1,5 @@
 """One screen: a canvas, the keys of a table, a footer, a message, at most one overlay, and one way out."""
 
-import math
 import os
 import signal
 import time
@@ -137,10 +136,8 @@ class Screen(App[None]):
     HELP_TITLE: ClassVar[str] = "keys"
     HAS_GLOSSARY: ClassVar[bool] = False
     """Whether the help goes on with one."""
-    MESSAGE_SECONDS: ClassVar[float] = math.inf
+    MESSAGE_SECONDS: ClassVar[float] = 4.0
     """How long a message is shown."""
-    KEY_ENDS_MESSAGE: ClassVar[bool] = True
-    """Whether it is gone at the next key."""
 
     def __init__(self, opening: Opening | None, reader: ReadingThread | None = None) -> None:
         self.opening = opening
@@ -259,8 +256,6 @@ class Screen(App[None]):
         Ctrl+C and Ctrl+Z always work.
         """
         self._look_again()
-        if self.KEY_ENDS_MESSAGE:
-            self._message_until = 0.0
         before, message_until = self._overlay, self._message_until
         if key == "ctrl+c":
             self.action_interrupt()

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
 
-from amptui.diagnosis.activity import switch_target, unsupported_requests
+from amptui.diagnosis.activity import switch_target
 from amptui.records.answers import REQUEST_KINDS
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas
@@ -18,7 +20,6 @@ from amptui.tui.overlays.questions import LossScaleQuestion, PrecisionMenu, Quit
 from amptui.tui.overlays.text_browser import ConfigurationBrowser, EventBrowser, OutputBrowser
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.replay.player import Position
 from amptui.tui.replay.screen import REPLAY_KEYS, position_words
 from amptui.tui.run_list import frame as run_list
 from amptui.tui.run_list.frame import ListState
@@ -79,7 +80,7 @@ _view = cache(lambda name: VIEWS[name]())
 def _screen(view: SessionView, *, focus: str | None = None, **changes: object) -> ScreenState:
     """The state of a screen that shows ``view``, as the screen of a run has it."""
     ended = view.state in ("finished", "failed")
-    accepts = frozenset() if ended else ALL_REQUESTS - unsupported_requests(view)
+    accepts = frozenset() if ended else ALL_REQUESTS
     if view.run is not None and view.run.observed:
         accepts &= {"pause"}
     hints = footer_hints(
@@ -216,10 +217,10 @@ def _run_lists() -> Iterator[tuple[str, Draw]]:
 
 def _replays() -> Iterator[tuple[str, Draw]]:
     for state in ("playing", "paused", "seeking", "ended"):
-        position = Position(
+        player: Any = SimpleNamespace(
             state=state, seconds=732.0, total_seconds=4310.0, folded_seconds=400.0, speed=16.0
         )
-        words, hints = position_words(position), footer_hints(REPLAY_KEYS)
+        words, hints = position_words(player), footer_hints(REPLAY_KEYS)
         draw = partial(draw_dashboard, name="compared", waiting=words, hints=hints, accepts=frozenset())
         yield f"replay {state}", draw
 

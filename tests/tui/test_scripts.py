@@ -94,7 +94,7 @@ PRECISIONS = {
     "p twice returns to the first precision": Script(run(), ["p", "p"]),
     "a precision can be chosen before the run has begun": Script([], ["m", "4"]),
     "an unsupported precision is refused with the reason": Script(
-        run(unsupported=NO_TF32), ["p", "m", "3", "question_mark"]
+        run(unsupported=NO_TF32), ["p", answer("precision", "unavailable", "no bfloat16"), "m", "3"]
     ),
     "m opens a menu that asks for the chosen precision": Script(run(), ["m", "5", "m escape"]),
     "at the end a pending switch is no longer shown": Script(run(), ["p", end(FINISHED)]),
@@ -273,8 +273,8 @@ COMPARISONS = {
     "p during a comparison switches from the precision before it": Script(
         run(), ["c", feed("it begins", in_turns()), IN_BF16, "p"]
     ),
-    "a comparison needs steps": Script(
-        run(paused()), ["c", feed("it goes on", RESUMED), "c", end(FINISHED), "c"]
+    "a comparison that is asked for in a pause waits for its end": Script(
+        run(paused()), ["c", feed("it goes on", RESUMED), end(FINISHED), "c"]
     ),
 }
 
@@ -302,9 +302,6 @@ EARLY = {
     ),
     "in a run that begins in AMP the kept switch is to FP32": Script(
         [], ["p", feed("it begins", *run(precision="bf16"))]
-    ),
-    "what the device does not support is said when that is known": Script(
-        [], ["p c", feed("it begins", *run(unsupported=NO_TF32))]
     ),
     "a pause is asked for at once and keeps the others waiting": Script(
         [], ["x space", feed("it begins, paused", *run(paused()))]

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -39,21 +39,6 @@ _TAIL_BYTES = 1 << 18
 """Read from the end of the file: a few hundred records, including the newest time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """Where a replay is."""
-
-    state: Literal["playing", "paused", "seeking", "ended"]
-    seconds: float
-    """Recorded time from the first record to here."""
-    total_seconds: float
-    """From the first record to the last."""
-    folded_seconds: float
-    """While seeking: the progress."""
-    speed: float
-    """Recorded seconds per second."""
-
-
 class Player(ReadingThread):
     """Plays one journal. Keys set the clock from any thread; one thread folds.
 
@@ -71,9 +56,13 @@ class Player(ReadingThread):
         self._first_time, self._total_seconds = first, max(0.0, last - first)
         self._lock = threading.Lock()
         # Set by keys and by the thread that folds, under the lock.
-        self._speed = speed
+        self.speed = speed
+        """Recorded seconds per second."""
         self._paused = self._seeking = self._at_end = self._rewinding = False
-        self._clock = self._folded_seconds = 0.0
+        self.seconds = 0.0
+        """Recorded time from the first record to here."""
+        self.folded_seconds = 0.0
+        """While seeking: the progress."""
         # The folding thread's own.
         self._moved_at: float | None = None
         self._start_over()
@@ -91,26 +80,22 @@ class Player(ReadingThread):
         return replace(view, pause_reason="") if view.pause_reason else view
 
     @property
-    def position(self) -> Position:
-        """Where the replay is."""
-        with self._lock:
-            state: Literal["playing", "paused", "seeking", "ended"] = "paused" if self._paused else "playing"
-            if self._seeking:
-                state = "seeking"
-            elif self._at_end:
-                state = "ended"
-            return Position(
-                state=state,
-                seconds=self._clock,
-                total_seconds=max(self._total_seconds, self._folded_seconds),
-                folded_seconds=self._folded_seconds,
-                speed=self._speed,
-            )
+    def state(self) -> Literal["playing", "paused", "seeking", "ended"]:
+        if self._seeking:
+            return "seeking"
+        if self._at_end:
+            return "ended"
+        return "paused" if self._paused else "playing"
+
+    @property
+    def total_seconds(self) -> float:
+        """Recorded time from the first record to the last."""
+        return max(self._total_seconds, self.folded_seconds)
 
     @property
     def now(self) -> float:
         """The recorded moment, in Unix seconds."""
-        return self._first_time + self._clock
+        return self._first_time + self.seconds
 
     @property
     def passed_over(self) -> str:
@@ -121,7 +106,7 @@ class Player(ReadingThread):
 
     def toggle_pause(self) -> None:
         """Pause or resume; at the end, start over."""
-        if self.position.state == "ended":
+        if self.state == "ended":
             self.seek(0.0)
         else:
             self._paused = not self._paused
@@ -129,18 +114,17 @@ class Player(ReadingThread):
 
     def change_speed(self, factor: float) -> None:
         """Multiply the speed by ``factor``."""
-        self._speed = max(SLOWEST, min(FASTEST, self._speed * factor))
+        self.speed = max(SLOWEST, min(FASTEST, self.speed * factor))
         self._wake.set()
 
     def skip(self, shares: float) -> None:
         """Skip so many twentieths of the run ahead, or back if negative."""
-        position = self.position
-        self.seek(position.seconds + shares * SKIP_SHARE * position.total_seconds)
+        self.seek(self.seconds + shares * SKIP_SHARE * self.total_seconds)
 
     def seek(self, seconds: float) -> None:
         """Seek to a time in seconds since the first record."""
         with self._lock:
-            self._clock = max(0.0, min(seconds, max(self._total_seconds, self._folded_seconds)))
+            self.seconds = max(0.0, min(seconds, self.total_seconds))
             self._seeking, self._at_end = True, False
             self._rewind_if_past()
         self._wake.set()
@@ -169,8 +153,8 @@ class Player(ReadingThread):
             self._moved_at = now
             # The clock runs, unless folding is behind it.
             if not (self._paused or self._at_end or rewinding or self._is_behind()):
-                self._clock += elapsed * self._speed
-            clock = self._clock
+                self.seconds += elapsed * self.speed
+            clock = self.seconds
         if rewinding:
             self._start_over()
         due, steps = list[tuple[float, Record]](), 0
@@ -186,29 +170,29 @@ class Player(ReadingThread):
         with self._lock:
             # A key may have set the clock back while this batch was folded.
             if due and not self._rewinding:
-                self._folded_seconds = due[-1][0]
+                self.folded_seconds = due[-1][0]
                 self._rewind_if_past()
             if self._rewinding or self._is_behind():
                 return 0.0
             self._visible_session = self._session
             self._seeking = False
             if self._next is None:
-                self._at_end, self._clock = True, self._folded_seconds
+                self._at_end, self.seconds = True, self.folded_seconds
             if self._next is None or self._paused:
                 return math.inf
-            due_seconds = min(self._next[0], max(self._clock, self._folded_seconds + LONGEST_WAIT_SECONDS))
-            if due_seconds > self._clock:
-                return (due_seconds - self._clock) / self._speed
-            self._clock = self._next[0]
+            due_seconds = min(self._next[0], max(self.seconds, self.folded_seconds + LONGEST_WAIT_SECONDS))
+            if due_seconds > self.seconds:
+                return (due_seconds - self.seconds) / self.speed
+            self.seconds = self._next[0]
             return 0.0
 
     def _rewind_if_past(self) -> None:
         """Have the journal read again if more of it is folded than the clock allows."""
-        if self._folded_seconds > self._clock:
-            self._rewinding, self._folded_seconds = True, 0.0
+        if self.folded_seconds > self.seconds:
+            self._rewinding, self.folded_seconds = True, 0.0
 
     def _is_behind(self) -> bool:
-        return self._next is not None and self._next[0] <= self._clock
+        return self._next is not None and self._next[0] <= self.seconds
 
     def _timed(self, reader: Iterable[Record]) -> Iterator[tuple[float, Record]]:
         """Records with their seconds since the first, which never go back."""

@@ -9,7 +9,7 @@ from amptui.records.answers import RequestKind
 from amptui.records.control import Control
 from amptui.tui.keys import ENDED_KEYS, KEYS, Key
 from amptui.tui.opening import Opening
-from amptui.tui.replay.player import Player, Position
+from amptui.tui.replay.player import Player
 from amptui.tui.run_screen import Parts, RunScreen
 
 _BACK, _AHEAD = ("less_than_sign", "left"), ("greater_than_sign", "right")
@@ -47,7 +47,6 @@ class ReplayScreen(RunScreen):
     FRAME_SECONDS = 0.125  # there is no training
     KEYS = REPLAY_KEYS
     HELP_TITLE = "replay keys"
-    KEY_ENDS_MESSAGE = True
 
     def __init__(self, player: Player, control: Control, opening: Opening | None = None) -> None:
         parts = Parts(
@@ -64,14 +63,14 @@ class ReplayScreen(RunScreen):
     def _refresh_state(self) -> None:
         super()._refresh_state()
         # While an overlay is open, the footer shows its keys instead of the position.
-        words = "" if self._overlay is not None else position_words(self.player.position)
+        words = "" if self._overlay is not None else position_words(self.player)
         self._state = replace(self._state, now=self.player.now, waiting=words)
 
     def _accepts(self) -> frozenset[RequestKind]:
         return frozenset()  # whatever the recorded run took
 
     def _keys(self) -> Sequence[Key]:
-        hint = _SPACE_HINTS.get(self.player.position.state, "pause")
+        hint = _SPACE_HINTS.get(self.player.state, "pause")
         return tuple(replace(key, hint=hint) if key.action == "toggle_pause" else key for key in REPLAY_KEYS)
 
     def _is_told_over(self) -> bool:
@@ -102,7 +101,7 @@ class ReplayScreen(RunScreen):
         self.player.skip(-1 if key in _BACK else 1)
 
     def action_seek(self, key: str) -> None:
-        self.player.seek(self.player.position.total_seconds if key == "end" else 0.0)
+        self.player.seek(self.player.total_seconds if key == "end" else 0.0)
 
     def action_leave(self) -> None:
         self._leave("")
@@ -111,12 +110,13 @@ class ReplayScreen(RunScreen):
         self._leave("interrupted")
 
 
-def position_words(position: Position) -> str:
+def position_words(player: Player) -> str:
     """``replay ×4  3:12 of 41:00``, or that it is seeking, paused or at its end."""
-    where = f"{units.duration(position.seconds)} of {units.duration(position.total_seconds)}"
-    if position.state == "playing":
-        return f"replay ×{position.speed:g} {where}"
-    if position.state == "seeking":
-        fraction = position.folded_seconds / position.seconds if position.seconds else 1.0
+    state, seconds = player.state, player.seconds
+    where = f"{units.duration(seconds)} of {units.duration(player.total_seconds)}"
+    if state == "playing":
+        return f"replay ×{player.speed:g} {where}"
+    if state == "seeking":
+        fraction = player.folded_seconds / seconds if seconds else 1.0
         where += f": {units.percent(min(1.0, fraction))}"
-    return f"replay {position.state} {where}"
+    return f"replay {state} {where}"

@@ -138,7 +138,7 @@ class Clock:
 
     @property
     def state(self) -> str:
-        return self.player.position.state
+        return self.player.state
 
     def settle(self) -> float:
         """Let it fold until nothing is due at this moment; when there will be more."""
@@ -172,7 +172,7 @@ class Clock:
 
     def said(self) -> str:
         """Where it is, what a screen shows of it, and when there is more to do."""
-        at, view, wait = self.player.position, self.player.look(), self.settle()
+        at, view, wait = self.player, self.player.look(), self.settle()
         newest = event_text(view.events[0]) if view.events else "nothing"
         return (
             f"{at.state} ×{at.speed:g} {at.seconds:.1f} of {at.total_seconds:g} s, at {self.player.now:.1f}, "
@@ -232,7 +232,7 @@ def test_wherever_it_went_it_shows_what_a_screen_had_shown_then(
         else:
             clock.player.toggle_pause()
         clock.settle()
-        seconds = clock.player.position.seconds
+        seconds = clock.player.seconds
         expected = view_of(*(record for record in records if record.time - 100.0 <= seconds))
         view = clock.player.look()
         assert (view.step, view.state, view.events) == (expected.step, expected.state, expected.events)

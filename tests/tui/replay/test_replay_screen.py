@@ -58,7 +58,7 @@ async def replaying(
 async def _seek_the_end(screen: Screen) -> None:
     assert isinstance(screen, Replay)
     await screen.press("end")
-    await screen.until(lambda: screen.player.position.state == "ended")
+    await screen.until(lambda: screen.player.state == "ended")
     last = screen.player.look()
     await screen.until(lambda: screen.app._view is last and "replay ended" in screen.footer)
 
