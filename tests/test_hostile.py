@@ -40,8 +40,7 @@ from amptui.tui.overlays.questions import LossScaleQuestion, PrecisionMenu
 from amptui.tui.overlays.text_browser import EventBrowser
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.replay.player import Player
-from amptui.tui.replay.screen import position_words
+from amptui.tui.replay import Player, position_words
 from amptui.tui.run_list import frame as run_list
 from amptui.tui.run_list.frame import ListState
 from tests import poison

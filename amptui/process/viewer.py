@@ -32,7 +32,7 @@ from amptui.tui.opening import Opening
 from amptui.tui.panels.screen_state import ScreenState
 
 if TYPE_CHECKING:
-    from amptui.tui.replay.screen import ReplayScreen
+    from amptui.tui.replay import ReplayScreen
     from amptui.tui.screen import Left
 
 PATIENCE_SECONDS = 30.0
@@ -185,8 +185,7 @@ def replay(run: Path, *, speed: float) -> int:
     path, control = journal_of(run), Control()
 
     def build(opening: Opening) -> "ReplayScreen":
-        from amptui.tui.replay.player import Player
-        from amptui.tui.replay.screen import ReplayScreen
+        from amptui.tui.replay import Player, ReplayScreen
 
         return ReplayScreen(Player(path, speed=speed), control, opening)
 

@@ -20,7 +20,7 @@ from amptui.tui.overlays.questions import LossScaleQuestion, PrecisionMenu, Quit
 from amptui.tui.overlays.text_browser import ConfigurationBrowser, EventBrowser, OutputBrowser
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.replay.screen import REPLAY_KEYS, position_words
+from amptui.tui.replay import REPLAY_KEYS, position_words
 from amptui.tui.run_list import frame as run_list
 from amptui.tui.run_list.frame import ListState
 from tests.diagnosis import amp_situations

@@ -17,7 +17,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.keys import KEYS, footer_hints, keys_of
 from amptui.tui.overlays.help import Help
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.replay.screen import REPLAY_KEYS
+from amptui.tui.replay import REPLAY_KEYS
 from amptui.tui.run_list import frame as run_list
 from amptui.tui.terminal_driver import BackgroundReported, Keyboard
 from tests.loops.clock import Clock

@@ -16,7 +16,7 @@ from amptui.records.findings import ModulesTraced, XRayTaken
 from amptui.records.run import Note, PauseChanged, PrecisionChanged, Record, RunFinished
 from amptui.runs.journal import JournalReader
 from amptui.telemetry.health import judge_xray
-from amptui.tui.replay.player import LONGEST_WAIT_SECONDS, Player
+from amptui.tui.replay import LONGEST_WAIT_SECONDS, Player
 from tests.builders import StepRow, one_by_one, view_of
 from tests.builders import write_journal as write
 from tests.checkout import ROOT

@@ -12,8 +12,7 @@ from amptui.records.answers import REQUEST_KINDS
 from amptui.records.control import Control
 from amptui.records.run import PauseChanged, Record, RunFailed
 from amptui.tui.keys import KEYS
-from amptui.tui.replay.player import Player
-from amptui.tui.replay.screen import ReplayScreen
+from amptui.tui.replay import Player, ReplayScreen
 from amptui.tui.run_screen import RunScreen
 from tests.builders import write_journal as write
 from tests.golden import Goldens

@@ -1,1 +1,0 @@
-"""A recorded run on the screen, at any speed."""
