@@ -175,15 +175,10 @@ class Canvas:
         return str(row[row != CONTINUED].astype("<u4").tobytes(), "utf-32-le")
 
     def runs(self, y: int) -> Iterator[tuple[str, int]]:
-        """Line ``y`` as texts of one style each; blanks join the text before them."""
-        row, styles = self.chars[y], self.styles[y].copy()
-        visible = row != BLANK
-        # A blank takes the style of the last visible cell before it: fewer colour codes to send.
-        last_visible = np.maximum.accumulate(np.where(visible, np.arange(len(row)), -1))
-        styles[last_visible >= 0] = styles[last_visible[last_visible >= 0]]
-        styles[last_visible < 0] = Style.TEXT
+        """Line ``y`` as texts of one style each."""
+        styles = self.styles[y]
         edges = np.flatnonzero(np.diff(styles)) + 1
-        for start, stop in pairwise([0, *edges.tolist(), len(row)]):
+        for start, stop in pairwise([0, *edges.tolist(), len(styles)]):
             if start < stop:
                 yield self.line_text(y, start, stop), int(styles[start])
 

@@ -10,10 +10,9 @@ from typing import Any, Self
 
 from amptui.base.terminal import RESTORE, silent_modes, terminal_size
 from amptui.base.text import terminal_speaks_utf8
-from amptui.tui.background import assumed_background, has_256_colours
 from amptui.tui.canvas import Canvas, Painter
 from amptui.tui.layout import arrange, draw_backdrop
-from amptui.tui.style import Style, styles_on
+from amptui.tui.style import Style, assumed_background, has_256_colours, styles_on
 
 OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
 """Enter the alternate screen, hide the cursor, and clear: some terminals have no alternate screen."""

@@ -22,13 +22,12 @@ from amptui.base.errors import AmptuiError
 from amptui.base.text import terminal_speaks_utf8
 from amptui.records.run import Severity
 from amptui.telemetry.view import EMPTY_VIEW
-from amptui.tui.background import Background, assumed_background, has_256_colours
 from amptui.tui.canvas import Canvas, Painter
 from amptui.tui.keys import Key
 from amptui.tui.opening import Opening
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.reading_thread import ReadingThread
-from amptui.tui.style import STYLES, styles_on
+from amptui.tui.style import STYLES, Background, assumed_background, has_256_colours, styles_on
 from amptui.tui.terminal_driver import BackgroundReported, PatientDriver
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from textual.message import Message
 from textual.messages import TerminalSupportsSynchronizedOutput
 
 from amptui.base.terminal import terminal_size
-from amptui.tui.background import QUESTION, Background, background_in, can_ask
+from amptui.tui.style import QUESTION, Background, background_in, can_ask
 
 if TYPE_CHECKING:
     from amptui.tui.opening import Opening

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
-from amptui.tui.background import Background
 from amptui.tui.canvas import Canvas, Painter, Rect
 from amptui.tui.frame import Frame
 from amptui.tui.layout import RANKED_PANELS, arrange
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import steps_ahead
-from amptui.tui.style import styles_on
+from amptui.tui.style import Background, styles_on
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
 from tests.tui import numerics_views, special_views, views

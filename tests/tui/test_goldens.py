@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from amptui.records.run import PRECISIONS
-from amptui.tui.background import Background
 from amptui.tui.canvas import BLANK, Canvas
-from amptui.tui.style import BOLD, STYLES, Style, precision_style, styles_on
+from amptui.tui.style import BOLD, STYLES, Background, Style, precision_style, styles_on
 from tests.diagnosis.amp_situations import SITUATIONS
 from tests.golden import FOLDER, Goldens
 from tests.tui.surfaces import SURFACES

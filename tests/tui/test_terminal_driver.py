@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from amptui.tui import terminal_driver
-from amptui.tui.background import Background, assumed_background, background_in
+from amptui.tui.style import Background, assumed_background, background_in
 from amptui.tui.terminal_driver import Outlet
 from tests.terminal import BACKGROUND_QUESTION, Terminal
 from tests.warm import WarmSource

@@ -18,7 +18,6 @@ from amptui.tui.panels.phrases import (
     precision_word,
     wrapped,
     write,
-    write_right,
 )
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
@@ -61,7 +60,8 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         right += [_epoch(view, run), *_steps(view, screen, run, wide=canvas.width >= _WIDE)]
     fitting_ids = {id(part) for part in fitting([*left, *right], canvas.width - 2)}
     write(canvas, 1, 0, [part for part in left if id(part) in fitting_ids])
-    write_right(canvas, 0, [part for part in right if id(part) in fitting_ids], margin=1)
+    right = [part for part in right if id(part) in fitting_ids]
+    write(canvas, canvas.width - 1 - line_width(right), 0, right)
 
 
 def _news(view: SessionView, screen: ScreenState) -> list[Phrase]:

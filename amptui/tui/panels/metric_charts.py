@@ -60,7 +60,7 @@ class Chart(NamedTuple):
     def new_plot(self) -> CurvePlot:
         """A plot without limits yet."""
         look = self.look
-        return CurvePlot(look.format_y, band=look.band, connected=True, ceiling=look.ceiling)
+        return CurvePlot(look.format_y, band=look.band, ceiling=look.ceiling)
 
     def draw(
         self, plot: CurvePlot, canvas: Canvas, view: SessionView, screen: ScreenState, window: Window

@@ -199,13 +199,6 @@ def write_folded(canvas: Canvas, label: str, phrases: Iterable[Phrase]) -> None:
     write(canvas, 1 + _FOLDED_LABEL, 0, fitting(phrases, folded_room(canvas)))
 
 
-def write_right(canvas: Canvas, y: int, phrases: Sequence[Phrase], *, margin: int = 0) -> int:
-    """Write phrases so that they end ``margin`` cells before the right edge; return their first column."""
-    x = canvas.width - margin - line_width(phrases)
-    write(canvas, x, y, phrases)
-    return x
-
-
 def quiet(canvas: Canvas, text: str) -> None:
     """A few words in the middle of ``canvas``: why there is nothing to see yet."""
     lines = wrapped(text, canvas.width, lines=canvas.height)

@@ -90,8 +90,8 @@ class CurvePlot:
     across a switch or a gap, and the axis is scaled to it. Dim dots are the means of single columns, and the
     steps that are far from the others. Steps outside are counted and, where they are rare, marked
     ``↑`` and ``↓``. Without ``band`` the line is the mean of each column, and all of it is visible.
-    With ``connected`` a dim line joins values between which nothing was measured, as those of validations.
-    ``ceiling`` as for :func:`axis`.
+    A dim line joins values between which nothing was measured, as those of validations. ``ceiling`` as for
+    :func:`axis`.
     """
 
     def __init__(
@@ -99,12 +99,10 @@ class CurvePlot:
         format_y: Callable[[float], str],
         *,
         band: bool = True,
-        connected: bool = False,
         ceiling: float = math.inf,
     ) -> None:
         self._format_y = format_y
         self._band = band
-        self._connected = connected
         self._limits = YLimits(ceiling)
 
     def draw(
@@ -134,9 +132,8 @@ class CurvePlot:
             line, y_axis = self._line_and_axis(columns, kind, np.repeat(gaps, DOTS_ACROSS), styles)
             draw_labels(canvas, y_axis, self._format_y)
             heights = y_axis.heights(np.stack((line, columns.mean, columns.low, columns.high)))
-            if self._connected:
-                styles = np.where(by_cell(np.isfinite(line)), styles, np.uint8(Style.DIM))
-                _connect(heights[0], np.repeat(gaps, DOTS_ACROSS))
+            styles = np.where(by_cell(np.isfinite(line)), styles, np.uint8(Style.DIM))
+            _connect(heights[0], np.repeat(gaps, DOTS_ACROSS))
             _draw_curve(area, heights, styles, band=self._band)
         mark(area, 0, "×", gaps, Style.ERROR)
         if np.isfinite(columns.mean).any():
