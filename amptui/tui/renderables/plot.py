@@ -128,7 +128,7 @@ class CurvePlot:
             styles[stretch.start : stretch.stop] = precision_style(stretch.precision)
         gaps = by_cell(columns.nonfinite)
         if np.isfinite(columns.mean).any():
-            kind = kind if (columns.mean > 0).any() else "linear"
+            kind = kind if ((columns.mean if self._band else columns.low) > 0).any() else "linear"
             line, y_axis = self._line_and_axis(columns, kind, np.repeat(gaps, DOTS_ACROSS), styles)
             draw_labels(canvas, y_axis, self._format_y)
             heights = y_axis.heights(np.stack((line, columns.mean, columns.low, columns.high)))

@@ -87,6 +87,12 @@ def test_limits_stay_while_they_fit_and_follow_when_they_do_not() -> None:
     assert limits.axis(0.05, 0.9, "log10") == Axis(0.05, 1, "log10"), "another kind of axis"
 
 
+def test_lowest_values_of_zero_have_no_logarithmic_axis() -> None:
+    canvas, series = Canvas(40, 8), series_of([0.0, 1.0, None], buckets=2, recent=1)
+    CurvePlot(units.loss, band=False).draw(canvas, series, window=whole(series), switches=(), kind="log10")
+    assert "log" not in "".join(canvas.lines())
+
+
 def drawn(values: Sequence[float], *, kind: Kind = "linear") -> list[str]:
     """A noisy curve over the whole run, in a panel of usual size."""
     canvas, series = Canvas(80, 20), series_of(values)
