@@ -35,6 +35,9 @@ AMP_ERRORS = {
     rf"(view_as_complex|Expected both inputs to be Half, Float or Double).*{_LOW}":
         "torch has few operations on complex numbers of 16-bit floats: "
         f"{_IN_FLOAT32} = torch.fft.rfft(x.float())",
+    r"unscale.* not implemented for 'Complex(Float|Double)'":
+        "a GradScaler cannot unscale complex gradients: give complex parameters an optimizer of their own, "
+        "without the scaler: loss.backward(); optimizer.step()",
     rf"not implemented for '(Half|BFloat16)'|Unsupported dtype {_LOW}|Low precision dtypes not supported|"
     rf"{_LOW}.*expected a tensor .*float, double":
         f"this operation does not exist in 16 bits on this device: {_IN_FLOAT32} = operation(x.float())",

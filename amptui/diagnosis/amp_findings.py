@@ -13,6 +13,7 @@ from amptui.telemetry.finding import Finding, Freshness, Measurement, never_meas
 from amptui.telemetry.health import judge_trace, judge_window, judge_xray, judge_xray_underflow
 from amptui.telemetry.memory import judge_memory
 from amptui.telemetry.timing import judge_limit
+from amptui.telemetry.trouble import TRACE_WITHIN_STEPS
 from amptui.telemetry.view import Comparison, SessionView
 
 BEFORE_AMP = ("bad input", "weights lost", "buffers lost")
@@ -299,13 +300,17 @@ def _loss(question: Question) -> Finding:
 def _weights(question: Question) -> Finding:
     """``weights lost`` if some hold NaN, ``buffers lost``; ``finite`` if the loss is.
 
-    Their trouble is of the precision in which the loss stopped being finite, if that was before.
+    Their trouble is of the precision in which the loss stopped being finite, if that was before. A batch that
+    the loss was lost with explains more than the weights that it led to.
     """
     view, trace, buffers = question.view, question.view.numerics.trace, question.view.bad_buffers
     since, is_paused = _loss_lost_since(view), view.pause_cause == "weights"
     trouble: tuple[str, float | None, tuple[str, ...], int] | None = None
-    tells = trace is not None and (trace.lost_count > 0 or (is_paused and bool(trace.inputs)))
-    if trace is not None and tells and question.freshness(trace.step) == "fresh":
+    batch = view.numerics.bad_batch
+    is_batch = batch is not None and since is not None and 0 <= batch.step - since <= TRACE_WITHIN_STEPS
+    trace = batch if is_batch else trace
+    tells = trace is not None and (trace.lost_count > 0 or bool(trace.inputs and (is_paused or is_batch)))
+    if trace is not None and tells and (is_batch or question.freshness(trace.step) == "fresh"):
         trouble = judge_trace(trace).state, trace.lost_count or None, trace.inputs or trace.lost, trace.step
     elif is_paused:
         trouble = "weights lost", None, (), view.step

@@ -170,12 +170,14 @@ class AmpMonitor(Monitor):
         """Unscale and clip the gradients, update the weights unless they overflowed, zero the gradients.
 
         ``name``: of several optimizers, the one whose step it is. What its loss left in the gradients of
-        others is the script's to clear. Raises ValueError if there is no optimizer of that name.
+        others is the script's to clear. Raises ValueError if there is no optimizer of that name, and
+        TypeError for a closure.
         """
+        if callable(name):
+            raise TypeError("step() takes no closure: use optimizer.step(closure), with backward(loss) in it")
         if (pair := self._optimizers.get(name)) is None:
             names = ", ".join(map(repr, self._optimizers))
-            what = f"step() takes the name of one of the optimizers: {names}, not {name!r}"
-            raise ValueError(f"{what}; a closure with monitor.backward(loss) in it is for optimizer.step()")
+            raise ValueError(f"step() takes the name of one of the optimizers: {names}, not {name!r}")
         scaler, optimizer = self._amp.scaler, pair.optimizer
         if self._clip_norm is not None:
             scaler.unscale_(optimizer)

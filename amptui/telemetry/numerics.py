@@ -74,6 +74,8 @@ class NumericsWatch:
     """Step, headroom and the scale that it is for."""
     window: Float16Window | None = None
     trace: ModulesTraced | None = None
+    bad_batch: ModulesTraced | None = None
+    """The newest trace of a step whose inputs held NaN or Inf."""
     xray: XRayTaken | None = None
 
     def add(self, steps: Steps, rooms: Column | None, float16_scale: float) -> None:
@@ -105,6 +107,7 @@ class NumericsWatch:
             scaler=replace(finding, freshness="old") if scaler.steps and low != "fp16" else finding,
             window=self.window,
             trace=self.trace,
+            bad_batch=self.bad_batch,
             xray=self.xray,
         )
         if newest is None:
@@ -139,6 +142,8 @@ class NumericsWatch:
     def _explaining(self, scaler: ScalerView) -> ModulesTraced | None:
         """The newest trace, if it still explains the newest skip."""
         trace, skip = self.trace, scaler.newest_skip
+        if skip is not None and self.bad_batch is not None and self.bad_batch.step == skip.step:
+            trace = self.bad_batch
         if trace is None or trace.precision != "fp16" or skip is None:
             return None
         if trace.cause == "buffer" and not trace.modules:

@@ -221,7 +221,9 @@ class Session:
         self._report_underflow(record.time, judge_window(record), hypothetical=record.hypothetical)
 
     def _take_trace(self, record: findings.ModulesTraced) -> None:
-        self._optimizers.first.numerics.trace = record
+        numerics = self._optimizers.first.numerics
+        numerics.trace = record
+        numerics.bad_batch = record if record.inputs else numerics.bad_batch
         self._log.add_trace(record)
 
     def _take_xray(self, record: findings.XRayTaken) -> None:

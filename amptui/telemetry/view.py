@@ -289,6 +289,8 @@ class NumericsView:
     """What the loss scaler did; old once another precision runs."""
     window: Float16Window | None = None
     trace: ModulesTraced | None = None
+    bad_batch: ModulesTraced | None = None
+    """The newest trace of a step whose inputs held NaN or Inf."""
     xray: XRayTaken | None = None
 
 

@@ -21,7 +21,7 @@ def scaled(*calls: str, dtype: torch.dtype = torch.float32, backward: bool = Tru
     """A scaler's methods, called in turn."""
     weight = nn.Parameter(torch.ones(2, dtype=dtype))
     optimizer, scaler = torch.optim.SGD([weight]), torch.amp.GradScaler("cpu")
-    loss = scaler.scale(weight.sum())
+    loss = scaler.scale(weight.sum().abs())
     if backward:
         loss.backward()
     for call in calls:
@@ -59,6 +59,7 @@ PROVOKED: dict[str, tuple[Callable[[], object], str]] = {
     "no gradient": (lambda: scaled("step", backward=False), "no parameter of this optimizer"),
     "no step": (lambda: scaled("update"), "update() ran without a step()"),
     "float16 weights": (lambda: scaled("step", dtype=torch.float16), "the parameters are float16"),
+    "complex weights": (lambda: scaled("unscale_", dtype=torch.complex64), "a GradScaler cannot unscale"),
     "nothing scaled": (lambda: torch.amp.GradScaler("cpu").update(), "the scaler has not scaled"),
     "empty state": (lambda: torch.amp.GradScaler("cpu").load_state_dict({}), "the checkpoint was saved"),
     "bce": (refused_by_cuda_s_autocast, "a probability rounded to float16"),

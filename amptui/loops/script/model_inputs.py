@@ -201,8 +201,11 @@ class NonFiniteOrigin:
         *,
         is_last: bool = False,
     ) -> None:
-        """Measure after ``step``, which was not finite, unless that was done not long ago; or at the end."""
-        if model is None or (step < self._next_step and not is_last):
+        """Measure after ``step``, which was not finite, unless that was done not long ago; or at the end.
+
+        Without a ``model`` only the inputs, and only what is wrong with them is told.
+        """
+        if step < self._next_step and not is_last:
             return
         self._next_step = step + _GAP_STEPS
 
@@ -211,6 +214,8 @@ class NonFiniteOrigin:
                 return
             split, now = len(row) - len(watch.names), time.time()
             bad = () if is_last else bad_inputs(largest, row)
+            if model is None and not bad:
+                return
             measured = zip(weights, row[len(largest) : split], strict=True)
             lost = [name for name, value in measured if not math.isfinite(value)]
             cause: NonFiniteCause = "input" if bad else "weights" if lost else "unknown"
@@ -221,7 +226,7 @@ class NonFiniteOrigin:
                     cause, lost = "buffer", names
             if is_last and (not lost or cause in self._causes):
                 return
-            self._causes.add(cause)
+            self._causes |= {cause, "weights"} if lost else {cause}
             self._emit(
                 ModulesTraced(
                     time=now,
@@ -237,12 +242,13 @@ class NonFiniteOrigin:
         # A script's class may refuse anything: then the cause stays unknown.
         with suppress(RuntimeError, TypeError, NotImplementedError):
             largest = largest_inputs((), dict(inputs))
-            weights = largest_of((n, p) for n, p in model.named_parameters() if p.requires_grad)
+            measured_model = model or nn.Module()
+            weights = largest_of((n, p) for n, p in measured_model.named_parameters() if p.requires_grad)
             # Inf is meant to be in a mask, but not in BatchNorm's running statistics.
-            buffers = [name for name, _ in model.named_buffers()]
-            watch = BufferWatch(model, {name for name in buffers if ".running_" not in f".{name}"})
+            buffers = [name for name, _ in measured_model.named_buffers()]
+            watch = BufferWatch(measured_model, {name for name in buffers if ".running_" not in f".{name}"})
             # In training BatchNorm only writes its statistics.
-            read = {n for n in buffers if not model.get_submodule(n.rpartition(".")[0]).training}
+            read = {n for n in buffers if not measured_model.get_submodule(n.rpartition(".")[0]).training}
             values = together([*(value for _, value in largest), *weights.values()], self._device)
             values.append(watch.measure().to(self._device, non_blocking=True))
             self._readback.push(values, deliver, timed=False)

@@ -380,7 +380,7 @@ class ObservedOptimizer(PassAccount, Monitor):
         if self.active:
             self._end_step()
             if not HOOKS.trains_elsewhere:
-                self._measure_origin(is_last=True)
+                self._measure_origin(self._reported_precision, is_last=True)
             if self.passes:
                 self.take_dropped(self.abandoned())
             if waits:
@@ -443,6 +443,8 @@ class ObservedOptimizer(PassAccount, Monitor):
             is_steady = self._is_steady and self.step >= self.probes.until and not self._step_lrs.on_device
             if is_steady and is_known and passes.is_plain:
                 self._usual_precision = passes.precision
+        if (loss := passes.loss) is not None and not (self._reads_later or math.isfinite(loss)):
+            self._measure_origin(loop_step.precision, at_once=True)
         if self.step >= self._look_step or self._ended >= self._look_due:
             self._look()
 
@@ -457,6 +459,8 @@ class ObservedOptimizer(PassAccount, Monitor):
         self._ended, self._trained_samples, self._fresh_samples.begins_step = ended, 0, True
         backward.is_used, self.passes, self.witness, self._witness_gradient = True, [], None, None
         self._readback.push((loss,), loop_step, timed=True)
+        if not (self._reads_later or math.isfinite(loss)):
+            self._measure_origin(backward.precision, at_once=True)
         if step >= self._look_step or ended >= self._look_due:
             self._look()
 
@@ -506,11 +510,15 @@ class ObservedOptimizer(PassAccount, Monitor):
         self.look()
         if self.reporter.unexplained_step > self._origin_step:
             self._origin_step = self.reporter.unexplained_step
-            self._measure_origin()
+            self._measure_origin(self._reported_precision)
         self.plan()
 
-    def _measure_origin(self, *, is_last: bool = False) -> None:
-        """Once something is not finite, and at the end; a monitor with probes of its own traces instead."""
-        if self.keeper is None and not self.name and not self.is_sharded:
-            inputs, precision = self._fresh_samples.newest_inputs(), self._reported_precision
-            self._origin.measure(self._model(), inputs, self.step, precision, is_last=is_last)
+    def _measure_origin(self, precision: str, *, at_once: bool = False, is_last: bool = False) -> None:
+        """Once something is not finite, and at the end; ``at_once``: the host knows while the batch is there.
+
+        A monitor that traces modules only looks at the batch.
+        """
+        traces, inputs = self.keeper is not None, self._fresh_samples.newest_inputs()
+        if not (self.name or self.is_sharded) and (inputs if at_once else not traces):
+            model = None if traces else self._model()
+            self._origin.measure(model, inputs, self.step, precision, is_last=is_last)
