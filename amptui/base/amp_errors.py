@@ -57,7 +57,8 @@ AMP_ERRORS = {
     r"both Float8TrainingTensor for mm inputs":
         "a float8 layer has no second derivative: train in bf16 where gradients are differentiated again",
     rf"(expected scalar type|same d?type|dtypes must be the same|attn_mask dtype|expected dtype|"
-    rf"Expected out tensor).*{_LOW}|{_LOW}.*(should be the same|not match weight dtype)|mixed dtype \(CPU\)":
+    rf"must have the type|Expected out tensor).*{_LOW}|"
+    rf"{_LOW}.*(should be the same|not match weight dtype)|mixed dtype \(CPU\)":
         "a float32 and a 16-bit tensor meet where autocast is off or does not cast: "
         "with torch.autocast(device_type): output = model(x) # or x.to(weight.dtype)",
 }  # fmt: skip
