@@ -13,6 +13,7 @@ import amptui
 from amptui.cli import main
 from amptui.diagnosis.summary import summary_lines
 from amptui.records.findings import ModulesTraced
+from amptui.records.run import NonFinite
 from tests.builders import of, recorded
 from tests.loops.compiled_runs import nothing_compiled
 from tests.observed import AUTOCAST
@@ -186,6 +187,8 @@ def test_the_cause_is_found(name: str, door: Callable[..., None], precision: str
     places = [[*t.inputs, *t.lost, *([t.first.name] if t.first else [])][:1] for t in traces]
     found = [" ".join([trace.cause, *place]) for trace, place in zip(traces, places, strict=True)]
     assert (found or [""])[0] == (float16 if comma and precision == "fp16" else full)
+    buffers = [record.names for record in of(NonFinite, recorded(runs)) if record.what == "buffer"]
+    assert len(buffers) == len({*buffers}), "they are told once"
 
 
 @pytest.mark.ci

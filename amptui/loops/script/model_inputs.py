@@ -191,6 +191,8 @@ class NonFiniteOrigin:
         self._device, self._readback, self._emit = device, readback, emit
         self._next_step = 0
         self._causes = set[NonFiniteCause]()
+        self._bad_buffers = set[str]()
+        """Those that were told."""
 
     def measure(
         self,
@@ -221,7 +223,9 @@ class NonFiniteOrigin:
             cause: NonFiniteCause = "input" if bad else "weights" if lost else "unknown"
             statistics = watch.record(row[split:], time=now, step=step)
             if statistics is not None:
-                self._emit(statistics)
+                if not self._bad_buffers.issuperset(statistics.names):
+                    self._emit(statistics)
+                self._bad_buffers.update(statistics.names)
                 if cause == "unknown" and (names := [n for n in statistics.names if is_last or n in read]):
                     cause, lost = "buffer", names
             if is_last and (not lost or cause in self._causes):
