@@ -99,7 +99,10 @@ class DataParallel(Strategy):
 
     def _compute_loss(self, batch: Batch, *, first: bool, last: bool) -> object:
         """What ``loss()`` returns for this rank's batch."""
+        self._group.progress.batches += 1
+        return self._run(batch, first=first, last=last)
 
+    def _run(self, batch: Batch, *, first: bool, last: bool) -> object:
         def timed_loss() -> object:
             # Not earlier: DDP has just waited for rank 0's buffers.
             if first:
@@ -112,7 +115,6 @@ class DataParallel(Strategy):
 
         timer = self.compute_timer
         timer.ends_step = last
-        self._group.progress.batches += 1
         with nullcontext() if last and not self._alone else self._ddp.no_sync():
             return self._ddp(timed_loss)
 

@@ -58,8 +58,7 @@ class ShardedDataParallel(DataParallel):
             what = f"FSDP cannot shard this model: {' '.join(str(error).split())[:300]}"
             raise ExperimentError(what, hint="train without --fsdp") from error
 
-    def _compute_loss(self, batch: Batch, *, first: bool, last: bool) -> object:  # noqa: ARG002 - nothing is timed
-        self._group.progress.batches += 1
+    def _run(self, batch: Batch, *, first: bool, last: bool) -> object:  # noqa: ARG002 - nothing is timed
         self._sharded.set_requires_gradient_sync(last)
         return self._root(partial(self._unsharded_loss, batch))
 
