@@ -4,7 +4,6 @@
 other, the others train beside it and say nothing.
 """
 
-import ctypes
 import json
 import logging
 import os
@@ -41,9 +40,6 @@ _POLL_SECONDS = 0.2
 
 _IMPORT_PATH_VARIABLE = "AMPTUI_RANK_IMPORT_PATH"
 """The environment's variable with the launcher's ``sys.path``."""
-
-_PR_SET_PDEATHSIG = 1
-"""Which signal the kernel sends when the parent ends (prctl(2))."""
 
 _SIGNALLED = 128
 """An exit status from here on tells the number of the signal that asked the run to stop."""
@@ -158,11 +154,8 @@ def _status(launch: _Launch, folder: Path) -> int:
 def run_rank(plan: Plan, world: World) -> int:
     """Train as one rank; return its exit status.
 
-    Ranks that were started again go on where the earlier ones were, or begin if those had not. If torchrun
-    is killed, nobody waits for them: they are asked to stop. srun and mpirun end their tasks themselves.
+    Ranks that were started again go on where the earlier ones were, or begin if those had not.
     """
-    if world.launcher == "torchrun" and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if world.restart:
         from amptui.ranks.launcher_store import LauncherStore
 

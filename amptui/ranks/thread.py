@@ -1,5 +1,6 @@
 """The trainer thread of one rank: meets the others before it prepares, and tells them how it ended."""
 
+import os
 import secrets
 import socket
 import threading
@@ -15,8 +16,9 @@ from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFol
 from amptui.loops.worker import TrainingThread
 from amptui.ranks.agreement.control import RankControl
 from amptui.ranks.meter import RankMeter, RankNumbers
-from amptui.ranks.world import World
+from amptui.ranks.world import LAUNCHER_GONE, World
 from amptui.recipe.request import HANG_SECONDS, ModelSpec, TrainRequest
+from amptui.records.answers import RequestMade
 from amptui.records.control import tell_nobody
 from amptui.records.ranks import RankPhase
 from amptui.records.run import Note, Record, RunFinished, RunStarted
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]
 """Samples the GPU of that UUID about once a second, in a thread, until what it returns is called."""
+
+_LAUNCHER_POLL_SECONDS = 0.5
 
 _NO_BREAKDOWN = "FSDP: no memory breakdown, as gathered weights cannot be told from activations at the peak"
 
@@ -65,6 +69,8 @@ class RankThread(TrainingThread):
         if not world.leads:
             request = replace(request, checkpoint_dir=None, save_weights=None, probes=False)
         self._world = world
+        self._launcher_pid = os.getppid()
+        self._closing = threading.Event()
         self._meter = RankMeter()
         self._tell = emit if world.leads else tell_nobody
         """Takes what this rank tells of the run."""
@@ -81,6 +87,25 @@ class RankThread(TrainingThread):
         """The newest sample of this rank's, from another thread."""
         self._stop_watching: Callable[[], object] = lambda: None
 
+    def start(self) -> None:
+        """See :class:`TrainingThread`; if the launcher ends, so does the run, with a checkpoint."""
+        # A shell that starts ranks in the background may end; srun and mpirun end their tasks themselves.
+        if self._world.launcher == "torchrun":
+            threading.Thread(target=self._watch_launcher, name="amptui-launcher", daemon=True).start()
+        super().start()
+
+    def _watch_launcher(self) -> None:
+        """Stop once torchrun has ended: nobody starts the ranks again, or waits for them."""
+        while not self._closing.wait(_LAUNCHER_POLL_SECONDS):
+            if os.getppid() == self._launcher_pid:  # a process whose parent has ended is given another one
+                continue
+            self._world = replace(self._world, max_restarts=0)
+            if self._control.stop_reason is None:
+                text = f"the launcher (pid {self._launcher_pid}) is gone: all ranks stop"
+                self._tell(Note(time=time.time(), severity="error", text=text))
+                self._control.ask(RequestMade("stop", reason=LAUNCHER_GONE))
+            return
+
     def join(self, timeout_seconds: float) -> bool:
         """See :class:`TrainingThread`; a trainer that is given up has ended."""
         limit = time.monotonic() + timeout_seconds
@@ -90,6 +115,7 @@ class RankThread(TrainingThread):
 
     def close(self) -> None:
         """Part from the other ranks, and end the DataLoader workers, after training has ended."""
+        self._closing.set()
         self._stop_watching()
         self.control.leave()
         if self._group is not None:

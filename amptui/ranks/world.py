@@ -18,6 +18,9 @@ _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
 _SPECIAL_STEPS = 0xFFFFFFF0
 """Slurm's steps from here on are no ``srun``: the batch script, salloc's shell (slurm.h, MAX_NORMAL_STEP)."""
 
+LAUNCHER_GONE = "launcher gone"
+"""Why a rank stops whose launcher has ended: all do."""
+
 
 @dataclass(frozen=True, slots=True)
 class World:

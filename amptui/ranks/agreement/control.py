@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from amptui.ranks.agreement.orders import NEVER, NOTHING, PATIENCE_SECONDS, Agreement, Order
 from amptui.ranks.meter import PostedRows, RankNumbers, RankReport
-from amptui.ranks.world import World
+from amptui.ranks.world import LAUNCHER_GONE, World
 from amptui.records.answers import RequestKind, RequestMade
 from amptui.records.control import NO_XRAY, Control, Queue, StepAgreement, tell_nobody
 from amptui.records.run import Note, Record
@@ -374,8 +374,8 @@ class RankControl(Control):
         if self._requested_to_stop is not None:
             return
         if (reason := self._stop_reason) is not None:
-            is_signal = reason in signal.Signals.__members__
-            self._requested_to_stop = self._world.rank, reason if is_signal else "a request"
+            is_known = reason == LAUNCHER_GONE or reason in signal.Signals.__members__
+            self._requested_to_stop = self._world.rank, reason if is_known else "a request"
             if not self._world.leads:
                 self._board.decide("stop", self._requested_to_stop)
         elif self._world.leads and (stop := self._board.look("stop")):
