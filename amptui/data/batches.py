@@ -21,6 +21,8 @@ from amptui.data.loaders import (
     length_of,
     move,
     raise_dead_worker,
+    unchanged,
+    without_workers,
 )
 from amptui.data.order import WHOLE, Order, Share, check_shared, is_split
 from amptui.data.sources import Arrays, Source
@@ -75,6 +77,13 @@ class Batches:
         Raises ``DataError`` if a loader has fewer.
         """
         raise NotImplementedError
+
+    def first(self) -> Batch:
+        """One batch, loaded in this process without changing the order or generators of the epochs.
+
+        Raises DataError if there is none.
+        """
+        return next(self.epoch(1))
 
     def close(self) -> None:
         """End the workers, if any; there is no epoch after this."""
@@ -190,6 +199,13 @@ class _LoadedBatches(Batches):
         self.generators = generators_of(loader)
         self._iterator: object = None
 
+    def first(self) -> Batch:
+        on_host = torch.device("cpu") if draws_on_host(self._loader) else nullcontext()
+        with unchanged(self.generators), on_host:
+            for batch in without_workers(self._loader):
+                return move(batch, self._device)
+        raise DataError("the training data has no batches")
+
     def close(self) -> None:
         # Waits for them, as torch does when the last reference goes: they remove their own files.
         getattr(self._iterator, "_shutdown_workers", lambda: None)()
@@ -257,6 +273,10 @@ class _DatasetBatches(_LoadedBatches):
         )
         super().__init__(loader, device)
         self.generators = ()  # seeded again for each epoch
+
+    def first(self) -> Batch:
+        self._order.epoch, self._order.skip = 1, 0
+        return super().first()
 
     def start_workers(self) -> None:
         """Nothing to do: the workers draw nothing from torch's global generator."""

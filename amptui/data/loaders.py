@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from amptui.base.errors import DataError
 from amptui.base.fork import how_ended
@@ -101,11 +101,34 @@ def draws_on_host(loader: DataLoader[Any]) -> bool:
     return on_host and torch.empty(0).device.type != "cpu"
 
 
+def without_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """The same batches, loaded in this process; a loader with its own ``__iter__`` is returned unchanged."""
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        return loader
+    dataset, collate = loader.dataset, loader.collate_fn
+    if isinstance(dataset, IterableDataset):
+        return DataLoader(dataset, loader.batch_size, collate_fn=collate, drop_last=loader.drop_last)
+    if loader.batch_sampler is None:
+        return DataLoader(dataset, None, sampler=loader.sampler, collate_fn=collate)
+    return DataLoader(dataset, batch_sampler=loader.batch_sampler, collate_fn=collate)
+
+
 def generators_of(loader: DataLoader[Any]) -> tuple[torch.Generator, ...]:
     """The generators of ``loader`` and its samplers that the user set, each once."""
     samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
     candidates = (getattr(owner, "generator", None) for owner in (loader, *samplers))
     return tuple({id(one): one for one in candidates if isinstance(one, torch.Generator)}.values())
+
+
+@contextmanager
+def unchanged(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """``generators`` have the same state after this as before."""
+    states = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
 
 
 def length_of(source: object) -> int | None:

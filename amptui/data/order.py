@@ -37,8 +37,8 @@ class Order(Sampler[list[int]]):
 
     Training: the shuffled epoch of a single process with batches of ``batch_size * world_size`` samples,
     without a last short one; each rank takes its part of every batch. Validation: the batches of
-    ``batch_size`` samples in order, dealt to the ranks in turn; the last may be short. A rank without one in
-    the last turn, which counts no more, takes the first, as all ranks evaluate a sharded model together.
+    ``batch_size`` samples in order, dealt to the ranks in turn; the last may be short, and a rank may have
+    none.
     """
 
     def __init__(
@@ -88,10 +88,8 @@ class Order(Sampler[list[int]]):
         rank, world_size = self._share.rank, self._share.world_size
         every = torch.arange(self.samples, device="cpu")
         if not self._training:
-            if world_size == 1:
-                return every
-            batches = torch.split(every, self.batch_size)
-            return torch.cat((batches + batches[:1] * (-len(batches) % world_size))[rank::world_size])
+            mine = torch.split(every, self.batch_size)[rank::world_size] if world_size > 1 else (every,)
+            return torch.cat(mine) if mine else every[:0]
         if self.shuffles:
             generator = torch.Generator().manual_seed(self.epoch_seed(epoch))
             every = torch.randperm(self.samples, generator=generator, device="cpu")

@@ -181,31 +181,39 @@ class Validator:
         sums, batches, strategy = MetricSums(), self._prepared.validation, self._prepared.strategy
         if batches is None:
             return sums
-        limit, length = self._prepared.request.validation_batches, batches.batches_per_epoch
-        own, most = strategy.validation_batches(limit, length)
-        total, is_empty = min(filter(None, (most, length)), default=None), limit != 0
+        limit, total = strategy.validation_batches(
+            self._prepared.request.validation_batches, batches.batches_per_epoch
+        )
         position.save_random_states()
         with monitor.switch.validation_precision() as precision, torch.no_grad():
             monitor.validated_in = precision.name
             strategy.synchronize_buffers()
             with evaluating(self._prepared.model):
-                for index, batch in enumerate(islice(batches.epoch(0), most)):
-                    is_empty = False
+                own_batches, is_empty = islice(batches.epoch(0), limit), limit != 0
+                for index, batch in enumerate(strategy.padded(own_batches, total, _NO_BATCH)):
+                    is_empty = is_empty and batch is _NO_BATCH
                     self._control.at_boundary(validating=True)
                     if self._control.stopping:
                         position.undo_draws()
                         return None
                     self._progress.report("validating", index, total, "batches")
                     with precision.forward_context:
-                        metrics = strategy.evaluate(partial(self._metrics, batch))
-                    if own is None or index < own:
-                        sums.add(metrics, count_samples(batch))
+                        self._add(sums, batch)
             if is_empty:  # an epoch without a validation still counts
                 text = "no validation: no validation batches; let each iter() yield at least one"
                 self._emit(Note(time=time.time(), severity="error", text=text))
             sums = strategy.sum_over_ranks(sums)
         position.validated_step = monitor.step
         return sums
+
+    def _add(self, sums: MetricSums, batch: object) -> None:
+        """Add the metrics of one batch, on all ranks at the same time."""
+        strategy = self._prepared.strategy
+        if batch is not _NO_BATCH:
+            sums.add(strategy.evaluate(partial(self._metrics, batch)), count_samples(batch))
+        elif strategy.sharded:
+            # The others need this rank's part of the weights. What it computes with them counts nowhere.
+            strategy.evaluate(partial(self._metrics, self._prepared.training.first()))
 
     def _metrics(self, batch: object) -> dict[str, Tensor]:
         experiment = self._prepared.experiment
@@ -220,6 +228,10 @@ class Validator:
             loss = experiment.loss(self._prepared.model, batch)
             metrics = {**metrics, "loss": loss["loss"] if isinstance(loss, dict) else loss}
         return metrics
+
+
+_NO_BATCH = object()
+"""Stands for the batch of a rank that has fewer than others: all ranks count as many."""
 
 
 @contextmanager

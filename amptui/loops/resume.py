@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from amptui.base.errors import RunFolderError, UsageError
@@ -237,11 +238,11 @@ def _check_same(checkpoint: Checkpoint, prepared: Prepared) -> None:
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
-    """The shape of each tensor by name."""
+    """The shape of each tensor by name; lazy ones have none yet."""
     return {
         name: "x".join(map(str, value.shape)) or "a number"
         for name, value in state.items()
-        if isinstance(value, Tensor)
+        if isinstance(value, Tensor) and not is_lazy(value)
     }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -29,6 +30,7 @@ from amptui.loops.compilation import (
     uses_cuda_graphs,
 )
 from amptui.loops.strategy import Ranks, Strategy
+from amptui.probes.snapshot import Generators, Snapshot
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.float8 import float8_linears
 from amptui.recipe.lr_schedule import LrSchedule
@@ -127,9 +129,9 @@ def build_model(
 ) -> nn.Module:
     """The model on the device; raises ExperimentError if it is no module.
 
-    Lazy layers get their shapes from the loss of ``first_batch``, which is called only for them.
-    ``channels_last`` converts four-dimensional weights; convolutions convert their inputs. ``compile_mode``
-    compiles the forward pass in place: names of modules and parameters stay.
+    Lazy layers get their shapes from ``first_batch``, which is called only for them. ``channels_last``
+    converts four-dimensional weights; convolutions convert their inputs. ``compile_mode`` compiles the
+    forward pass in place: names of modules and parameters stay.
     """
     model = experiment.build_model()
     owner = type(experiment).__name__
@@ -138,9 +140,8 @@ def build_model(
             f"{owner}.build_model() returned {kind_of(model)}", hint="return a torch.nn.Module"
         )
     model = model.to(device)
-    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-        with torch.no_grad():  # in evaluation no running mean changes
-            experiment.loss(model.eval(), first_batch())
+    if _uninitialized(model):
+        initialize_lazy_layers(model, experiment, device, first_batch)
     if channels_last:
         model.to(memory_format=torch.channels_last)
     if compile_mode is not None:
@@ -170,6 +171,47 @@ def build_optimizer(experiment: Experiment, model: nn.Module) -> Optimizer:
 def kind_of(value: object) -> str:
     """What a user's method returned, for an error: ``a dict``."""
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+def initialize_lazy_layers(
+    model: nn.Module, experiment: Experiment, device: torch.device, first_batch: Callable[[], Batch]
+) -> None:
+    """Pass ``first_batch`` through ``model`` and its loss, which gives every lazy layer its shape.
+
+    Then initialize the layers in the model's order, from the random state before: they and all later random
+    numbers are as if the layers had explicit sizes. Raises ExperimentError if the batch does not reach a
+    lazy layer.
+    """
+    lazy = [
+        module
+        for module in model.modules()
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params()
+    ]
+    generators, before = Generators.current(device), Snapshot(model, device)
+    model.train()
+    try:
+        batch = first_batch()
+        generators.apply()
+        experiment.loss(model, batch)
+    finally:
+        before.restore()
+    left = _uninitialized(model)
+    if left:
+        more = f" and {len(left) - 1} more" if left[1:] else ""
+        raise ExperimentError(
+            f"the first batch leaves {left[0]}{more} uninitialized",
+            hint="use a layer with explicit sizes instead of a lazy one",
+        )
+    for module in lazy:
+        reset = getattr(module, "reset_parameters", None)
+        if callable(reset):
+            reset()
+
+
+def _uninitialized(model: nn.Module) -> list[str]:
+    """The names of lazy parameters and buffers that have no shape yet."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return [name for name, tensor in tensors if is_lazy(tensor)]
 
 
 def schedule_for(request: TrainRequest, epochs: int, steps_per_epoch: int | None) -> Schedule:
@@ -313,7 +355,7 @@ def assemble(
     model = build_model(
         experiment,
         device,
-        first_batch=lambda: next(training.epoch(1)),
+        first_batch=training.first,
         channels_last=request.channels_last,
         compile_mode=request.compile_mode,
     )

@@ -3,7 +3,7 @@
 :mod:`amptui.ranks` has the strategies of several. A step of a single process calls nothing of this.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -147,12 +147,16 @@ class Strategy:
 
     # ------------------------------------------------------------------ validation
 
-    def validation_batches(self, limit: int | None, total: int | None) -> tuple[int | None, int | None]:  # noqa: ARG002
-        """How many of ``total`` batches count here at most, and how many are computed with other ranks."""
-        return limit, limit
+    def validation_batches(self, limit: int | None, total: int | None) -> tuple[int | None, int | None]:
+        """How many of ``total`` batches this process validates at most, and how many any rank does."""
+        return limit, min(filter(None, (limit, total)), default=None)
 
     def synchronize_buffers(self) -> None:
         """Give all ranks rank 0's buffers, such as running means: each then validates the same model."""
+
+    def padded(self, batches: Iterator[Batch], count: int | None, no_batch: object) -> Iterator[object]:  # noqa: ARG002
+        """All of ``batches``, and ``no_batch`` until there were as many as other ranks ``count``."""
+        return batches
 
     def evaluate(self, compute: Callable[[], R]) -> R:
         """What ``compute``, which runs the model without gradients, returns."""

@@ -65,7 +65,7 @@ def plain_loop(side: str, model_text: str, precision: Any, device_text: str, bat
     data = experiment.load_data(DataRequest(data_dir=Path("unused"), kind="synthetic"))
     batches = open_batches(data.train, device=device, batch_size=batch_size, training=True, seed=0)
     setup.seed_everything(0)
-    model = setup.build_model(experiment, device, first_batch=lambda: next(batches.epoch(1)))
+    model = setup.build_model(experiment, device, first_batch=batches.first)
     optimizer = setup.build_optimizer(experiment, model)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
     autocast: Any = nullcontext

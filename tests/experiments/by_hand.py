@@ -71,7 +71,7 @@ class Loop:
     def __init__(
         self, training: Training, *, order: Sequence[Sequence[int]] = (), scaler: GradScaler | None = None
     ) -> None:
-        self.training, self.recipe, self.ledger = training, training.experiment(), Ledger()
+        self.training, self.recipe, self.ledger = training, training.experiment(lazy=False), Ledger()
         random.seed(training.seed)
         np.random.seed(training.seed % 2**32)
         torch.manual_seed(training.seed)

@@ -5,8 +5,9 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TextIO
 
 import numpy as np
 import torch
@@ -75,6 +76,8 @@ class Recipe(Experiment):
     average: float = 0.0
     """The decay of an average of the weights; 0 is none."""
     norm: bool = False
+    lazy: bool = False
+    """Its layers take their sizes from the first batch."""
     dropout: float = 0.0
     factor: float = 0.0
     """In the place of the cross entropy a squared output this large: float16 overflows at first."""
@@ -115,10 +118,12 @@ class Recipe(Experiment):
         return Data(name="noise", real=False, train=train, validation=validation)
 
     def build_model(self) -> nn.Module:
-        first, last = nn.Linear(16, 16), nn.Linear(16, 4)
-        layers: list[nn.Module] = [nn.Flatten(), first, nn.ReLU(), nn.Dropout(self.dropout), last]
+        self.calls = Calls()
+        self.sampled: TextIO | None = None  # what sizes lazy layers counts nowhere
+        first, last = (nn.LazyLinear, nn.LazyLinear) if self.lazy else (partial(nn.Linear, 16),) * 2
+        layers: list[nn.Module] = [nn.Flatten(), first(16), nn.ReLU(), nn.Dropout(self.dropout), last(4)]
         if self.norm:
-            layers.insert(2, nn.BatchNorm1d(16))
+            layers.insert(2, nn.LazyBatchNorm1d() if self.lazy else nn.BatchNorm1d(16))
         return nn.Sequential(*layers)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:

@@ -72,7 +72,8 @@ EXPERIMENTS = [
     row("an average, skips", precision="fp16", average=0.9, spoilt="2,9", schedule="cosine"),
     row("batch norm in fp16, skips", precision="fp16", norm=True, spoilt="2,3"),
     row("all of it", TORCH, precision="fp16", spoilt="3,9,20", **ALL),
-    row("batch norm, resumed", CI, norm=True, data="own order", ends=("term 5",)),
+    row("lazy layers", lazy=True, norm=True, data="jitter", dropout=0.2),
+    row("lazy layers, resumed", CI, lazy=True, norm=True, data="own order", ends=("term 5",)),
     # ------------------------------------------------------------- data, lengths, seeds, validation
     row("a loader", CI, data="loader", dropout=0.2),
     row("a loader with an order of its own", CI, precision="bf16", data="own order", dropout=0.2),

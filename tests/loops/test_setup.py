@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from amptui import Data, DataRequest
 from amptui.base.errors import DeviceError, ExperimentError, UsageError
+from amptui.data.sources import Arrays, Source
 from amptui.loops import description, setup
 from amptui.recipe.request import TrainRequest
 from amptui.records import codec
 from tests.builders import StepRow
-from tests.tiny import NO_TF32, Log, Tiny, log_of, losses, prepare, train
+from tests.tiny import NO_TF32, Drawing, Jittered, Log, Tiny, log_of, losses, prepare, train
 
 CPU = torch.device("cpu")
 
@@ -198,18 +200,56 @@ def test_the_environment_holds_what_changes_the_numbers_and_no_secrets(
     assert description.environment() == variables | {"PYTORCH_ALLOC_CONF": "x" * 200}
 
 
-class Lazy(Tiny):
+def layers(lazy: bool) -> nn.Sequential:
+    first = nn.LazyConv2d(3, 2) if lazy else nn.Conv2d(1, 3, 2)
+    norm = nn.LazyBatchNorm2d() if lazy else nn.BatchNorm2d(3)
+    last = nn.LazyLinear(4) if lazy else nn.Linear(27, 4)
+    return nn.Sequential(first, norm, nn.Dropout(0.3), nn.Flatten(), last)
+
+
+class Wrapped(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return iter([(inputs, targets) for inputs, targets in super().__iter__()])
+
+
+SOURCES: dict[str, Callable[[Jittered], Source]] = {
+    "dataset": lambda samples: samples,
+    "samples": lambda samples: DataLoader(samples, None, sampler=torch.arange(64).split(8), collate_fn=tuple),
+    "wrapped": lambda samples: Wrapped(samples, 8),
+}
+
+
+class Shaped(Drawing):
+    epochs: int = 3
+    lazy: bool = False
+    loader: str = "dataset"
+
     def build_model(self) -> nn.Module:
-        return nn.Sequential(nn.LazyConv2d(3, 2), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(4))
+        return layers(self.lazy)
+
+    def load_data(self, request: DataRequest) -> Data:
+        data = Tiny.load_data(self, request)
+        assert isinstance(data.train, Arrays)
+        return replace(data, train=SOURCES[self.loader](Jittered(data.train)))
 
 
-def test_lazy_layers_get_their_shapes_from_a_batch_that_changes_no_running_mean() -> None:
-    prepared = prepare(Lazy())
-    model = prepared.model
-    assert model.training
-    assert model[3].weight.shape == (4, 3 * 3 * 3)  # type: ignore[index]
-    assert model[1].running_mean.tolist() == [0.0] * 3  # type: ignore[index]
-    assert losses(log_of(prepared)) == losses(log_of(prepare(Lazy())))
+@pytest.mark.parametrize("loader", sorted(SOURCES))
+def test_a_lazy_model_trains_like_one_with_explicit_sizes(loader: str) -> None:
+    explicit, lazy = (log_of(prepare(Shaped(loader=loader, lazy=lazy))) for lazy in (False, True))
+    assert len(losses(explicit)) == 24
+    assert losses(lazy) == losses(explicit)
+
+
+def test_a_lazy_layer_that_no_batch_reaches_is_named() -> None:
+    class Forgetful(Tiny):
+        def build_model(self) -> nn.Module:
+            model = layers(lazy=True)
+            model[2].spare = nn.LazyLinear(3)
+            return model
+
+    unreached = r"the first batch leaves 2.spare.weight and 1 more uninitialized; "
+    with pytest.raises(ExperimentError, match=unreached):
+        prepare(Forgetful())
 
 
 class Rateless(torch.optim.Optimizer):

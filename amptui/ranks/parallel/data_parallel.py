@@ -1,6 +1,6 @@
 """DDP around an experiment's loss: gradients are means over all ranks, and each rank gets all losses."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
@@ -179,6 +179,10 @@ class DataParallel(Strategy):
         wanted = everybody if limit is None else min(limit, everybody)
         own = -(-max(0, wanted - self.share.rank) // self.ranks)
         return own, min(-(-wanted // self.ranks), max(self._validation_batches))
+
+    def padded(self, batches: Iterator[Batch], count: int | None, no_batch: object) -> Iterator[object]:
+        for _ in range(count or 0):
+            yield next(batches, no_batch)
 
     def sum_over_ranks(self, sums: MetricSums) -> MetricSums:
         """See :class:`Strategy`; waits for all."""
