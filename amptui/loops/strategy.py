@@ -15,7 +15,6 @@ from amptui.checkpoint.file import whole_room
 from amptui.checkpoint.states import Keys, Part
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.data.order import WHOLE, Share
-from amptui.monitor.step_rows import Step
 from amptui.probes.gradients import GradientProbe
 from amptui.recipe.experiment import Experiment
 from amptui.records.run import Validation
@@ -128,11 +127,9 @@ class Strategy:
         """Run the passes of a step: of ``observed_step``, if it is measured."""
         passes()
 
-    def send_loss(self, step: Step) -> None:
-        """Begin to send the loss of ``step`` to all ranks, after its passes."""
-
-    def receive_losses(self, step: Step) -> None:
-        """Make the loss of ``step`` the mean over all ranks, each of which has sent its own."""
+    def mean_loss(self, loss: Tensor) -> Tensor:
+        """The last step's loss, this rank's ``loss``, as the mean over all ranks."""
+        return loss
 
     def tell_compiling(self, compiling: bool) -> None:
         """Compiling begins or ends: the time it takes is none that this rank computes."""

@@ -99,8 +99,6 @@ class TrainMonitor(Monitor):
             self.divergence.ask_for_count = partial(self._ranks.want_probes, WEIGHTS)
         if strategy.leads:  # of several ranks rank 0 decides if training can go on
             self.guard = self.divergence
-            if control.ranks is not None:
-                self.reporter.on_rank_losses = control.ranks.take_losses
         if not strategy.needs_others:
             self.switch.can_retry, self.switch.agree = True, strategy.agree
         if start is not None:
@@ -184,7 +182,6 @@ class TrainMonitor(Monitor):
                 passes()
             else:
                 self._together.run_passes(passes, None)
-                self._together.send_loss(self._current)
             self._update(switch.precision)
         else:
             self._make_observed(passes, micro_batches, inputs, data_seconds)
@@ -194,8 +191,6 @@ class TrainMonitor(Monitor):
                 self._after_step(self._prepared.model)
             self.in_after_step = False
         current = self._current
-        if self._together is not None:
-            self._together.receive_losses(current)
         current.micro_batches, current.samples = len(micro_batches), micro_batches[0].samples
         if current.micro_batches > 1:
             current.samples = sum([micro_batch.samples for micro_batch in micro_batches])
@@ -235,7 +230,6 @@ class TrainMonitor(Monitor):
             try:
                 with probes.around_step(self.step, precision, inputs):
                     strategy.run_passes(passes, self.step)
-                strategy.send_loss(self._current)
             except BaseException:
                 # Its graph takes the memory that another attempt needs.
                 self._result, self._current = None, Step()
@@ -278,6 +272,9 @@ class TrainMonitor(Monitor):
             updates.measure(self.step, found_inf)
         if found_inf is not None and current.gradients is None and not self._reads_later and found_inf.item():
             current.gradients = self.probes.norms.measure()  # on a CPU a skip is known before they are gone
+        assert isinstance(current.loss, Tensor), "the passes have called backward()"
+        if self._together is not None:
+            current.loss = self._together.mean_loss(current.loss)
 
     def _clip(self, precision: Precision, clip_norm: float) -> None:
         """Clip as ``torch.nn.utils.clip_grad_norm_`` does, bit for bit.

@@ -110,7 +110,6 @@ class Monitor:
         """Send the numbers of a step to the host; never waits. Returns its row if that is known already."""
         step.number, step.epoch, step.ended = self.step, self.epoch, self._ended
         loss, is_short = step.loss, step.scale is None and step.gradients is None and step.clip_norm is None
-        is_short = is_short and step.rank_losses is None
         if is_short and loss is not None and not (step.parts or step.lrs.on_device):
             values, step.loss = [loss], None  # the usual case without a scaler
         else:

@@ -62,8 +62,6 @@ class StepReporter:
     gradients: GradientProbe
     optimizer: str = ""
     """Under which name its steps are recorded."""
-    on_rank_losses: Callable[[int, Sequence[float]], object] = lambda _step, _losses: None
-    """Called with the losses of all ranks in a step whose mean is not finite."""
     consecutive_skips: int = 0
     loss_scale: float | None = None
     """The scale after the newest delivered scaled step."""
@@ -173,8 +171,6 @@ class StepReporter:
         self._epoch.unmeasured += steps.count - len(seconds)
         if block.is_in_trouble(last):
             self._report_troubles(steps, block.healths[last])
-            if block.rank_losses and not self.loss_is_finite:
-                self.on_rank_losses(steps.last_step, block.rank_losses[last])
         if not skipped:
             self.consecutive_skips = 0
         scale, next_scale = steps.loss_scale[-1], block.next_scale[last]

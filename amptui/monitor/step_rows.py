@@ -18,7 +18,7 @@ from amptui.records.steps import SECONDS_DECIMALS, Steps, are_finite
 
 
 class RowLayout(NamedTuple):
-    """Which numbers a row holds, in this order; those of the gradients come last."""
+    """Which numbers a row holds, in this order: loss, parts, learning rates, scaler, clip norm, gradients."""
 
     parts: tuple[str, ...] = ()
     """Names of the loss's parts."""
@@ -30,8 +30,6 @@ class RowLayout(NamedTuple):
     """Whether it holds a clip norm."""
     loss: bool = True
     """Whether it holds a loss: the one of somebody else's loop may not be known."""
-    rank_losses: int = 0
-    """The number of ranks whose own losses it holds."""
 
 
 LOSS_ALONE = RowLayout()
@@ -59,8 +57,6 @@ class Step:
     """Of the scaler that made the step, if one did."""
     clip_norm: Tensor | None = None
     """The norm of the unscaled gradients that clipping used."""
-    rank_losses: Tensor | None = None
-    """[ranks]: those of which ``loss`` is the mean, where several ranks train."""
     gradients: Tensor | None = None
     """What the gradient probe measured."""
     gradients_scaled = False
@@ -84,7 +80,6 @@ class Step:
         """The values to send to the host, which ``layout`` reads there; the step holds them no longer."""
         loss, parts, lrs = self.loss, self.parts, self.lrs.on_device
         scale, clip_norm, gradients = self.scale, self.clip_norm, self.gradients
-        rank_losses, ranks = self.rank_losses, 0
         values: list[Tensor | float] = [] if loss is None else [loss]
         names: tuple[str, ...] = ()
         if parts:
@@ -95,14 +90,10 @@ class Step:
             values += scale
         if clip_norm is not None:
             values.append(clip_norm)
-        if rank_losses is not None:
-            values.append(rank_losses)
-            ranks = len(rank_losses)
         if gradients is not None:
             values.append(gradients)
-        has_scale, has_clip_norm = scale is not None, clip_norm is not None
-        self.layout = _row_layout(names, len(lrs), has_scale, has_clip_norm, loss is not None, ranks)
-        self.loss = self.parts = self.scale = self.clip_norm = self.rank_losses = self.gradients = None
+        self.layout = _row_layout(names, len(lrs), scale is not None, clip_norm is not None, loss is not None)
+        self.loss = self.parts = self.scale = self.clip_norm = self.gradients = None
         if lrs:
             self.lrs = LearningRates(None)
         return values
@@ -124,8 +115,6 @@ class StepBlock(NamedTuple):
     healths: Sequence[GradientHealth | None]
     next_scale: Sequence[Any]
     """The loss scale after each step; None without a scaler."""
-    rank_losses: Sequence[Sequence[float]]
-    """Of each step the losses of all ranks; empty where a process trains alone."""
     is_measured: bool
     """Whether their rows reached the host."""
 
@@ -169,7 +158,6 @@ def read_block(
         scale, found_inf, next_scale, trackers = (next(columns) for _ in ScalerTensors._fields)
         skipped, growth_tracker = [count > 0 for count in found_inf], [*map(int, trackers)]
     clip_norms = next(columns) if layout.clipped else nothing
-    rank_losses = [*zip(*[next(columns) for _ in range(layout.rank_losses)], strict=True)]
     gradients = [*zip(*columns, strict=True)]
     healths: Sequence[GradientHealth | None] = nothing
     if gradients or layout.clipped:
@@ -200,7 +188,7 @@ def read_block(
         optimizer=optimizer,
         loss_form=first.form if is_measured else "",
     )
-    return StepBlock(steps, ends, healths, next_scale, rank_losses, is_measured)
+    return StepBlock(steps, ends, healths, next_scale, is_measured)
 
 
 def _rounded(seconds: Sequence[float | None]) -> list[float | None]:

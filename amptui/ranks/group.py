@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -196,6 +197,17 @@ class RankGroup(Ranks):
         dist.destroy_process_group()
 
     # ------------------------------------------------------------------ ends
+
+    def post_bad_steps(self, steps: Iterable[int]) -> None:
+        """Tell in which steps this rank's own loss was not finite."""
+        with suppress(RuntimeError):
+            self.board.post(f"bad steps/{self.world.rank}", list(steps))
+
+    def bad_steps(self) -> list[list[int]]:
+        """What each rank has told of that."""
+        with suppress(RuntimeError):
+            return [self.board.look(f"bad steps/{rank}") or [] for rank in range(self.world.size)]
+        return []
 
     def find_ended(self) -> PeerEndedError | None:
         """Who made an operation of all ranks fail, within a few seconds; None if no rank is known to."""

@@ -1,9 +1,8 @@
 """What a rank measures between two exchanges, and the records that rank 0 makes of all ranks' rows."""
 
-import math
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -41,7 +40,9 @@ class RankNumbers(NamedTuple):
     skipped: int = 0
     """Steps that its scaler skipped so far."""
     overflowed: int | None = None
-    """Steps so far in which its own loss was not finite; rank 0 knows it, once there is one."""
+    """Steps so far in which its own loss was not finite; None before one was looked at."""
+    trouble_step: int = 0
+    """The newest step that was looked at for that."""
     loss_scale: float | None = None
     """After ``last_step``."""
     peak_allocated_bytes: int | None = None
@@ -107,11 +108,10 @@ class RankReport:
     def __init__(self, emit: Callable[[Record], object]) -> None:
         self._emit = emit
         self._skipped: Sequence[int] = ()
+        self._blamed_step = 0
         self._disagreeing: set[str] = set()
-        self._overflowed: Counter[int] = Counter()
-        """In how many steps the own loss of each rank was not finite."""
-        self._bad_steps: deque[tuple[int, Sequence[int]]] = deque(maxlen=STORM_GAP_STEPS)
-        """The newest of them, each with the ranks."""
+        self.bad_steps: Callable[[], Sequence[Sequence[int]]] = lambda: ()
+        """Those in which each rank's own loss was not finite."""
 
     def take(self, rows: Sequence[RankNumbers]) -> None:
         """Take one exchange's rows, in the order of the ranks; called by one thread at a time."""
@@ -123,31 +123,9 @@ class RankReport:
             self._skipped = [row.skipped for row in rows]
             more = [row.skipped - skipped for row, skipped in zip(rows, before, strict=True)]
             self._compare("found_inf", [float(count > min(more)) for count in more], leader.last_step)
+        self._blame(min(row.trouble_step for row in rows))
         if leader.steps:
-            if self._overflowed:
-                rows = [row._replace(overflowed=self._overflowed[rank]) for rank, row in enumerate(rows)]
             self._emit_sample(leader, rows)
-
-    def take_losses(self, step: int, losses: Sequence[float]) -> None:
-        """Take the losses of all ranks in a ``step`` whose mean is not finite; called by the trainer."""
-        ranks = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
-        self._overflowed.update(ranks)
-        self._bad_steps.append((step, ranks))
-        if 0 < len(ranks) < len(losses):  # what is said of every rank is of no use
-            first = tuple(ranks[:MAX_NAMED])
-            self._emit(RanksOverflowed(time=time.time(), step=step, ranks=first, count=len(ranks)))
-
-    def blame(self, step: int, size: int) -> str:
-        """Which of ``size`` ranks had the first loss that was not finite, shortly before ``step``.
-
-        "" if none stands out.
-        """
-        recent = [bad for bad in self._bad_steps if bad[0] > step - STORM_GAP_STEPS]
-        first, ranks = recent[0] if recent else (0, ())
-        if not 0 < len(ranks) < size:
-            return ""
-        who = f"rank {ranks[0]}" + (f" and {len(ranks) - 1:,} others" if len(ranks) > 1 else "")
-        return f"{who} had the first loss that was not finite, in step {first:,}"
 
     def _emit_sample(self, leader: RankNumbers, rows: Sequence[RankNumbers]) -> None:
         ranks_by_reason: dict[str, list[int]] = defaultdict(list)
@@ -165,6 +143,19 @@ class RankReport:
                 **{name: tuple(column) for name, column in columns.items() if set(column) != {None}},
             )
         )
+
+    def _blame(self, known_by_all: int) -> None:
+        """Tell which ranks' own losses were not finite, once all ranks have looked at a step with trouble."""
+        if known_by_all <= self._blamed_step:
+            return
+        by_rank = self.bad_steps()
+        for step in sorted({step for steps in by_rank for step in steps}):
+            ranks = [rank for rank, steps in enumerate(by_rank) if step in steps]
+            # What is said of every rank is of no use.
+            if self._blamed_step < step <= known_by_all and len(ranks) < len(by_rank):
+                first = tuple(ranks[:MAX_NAMED])
+                self._emit(RanksOverflowed(time=time.time(), step=step, ranks=first, count=len(ranks)))
+        self._blamed_step = known_by_all
 
     def _compare(self, what: Literal["loss scale", "found_inf"], values: Sequence[float], step: int) -> None:
         """Tell when ranks begin, or cease, to differ."""
@@ -189,6 +180,17 @@ class RankReport:
 def _rounded(value: float | None) -> float | None:
     """Four digits are half the bytes of a float64, and more than a screen shows."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def blame(bad_steps: Sequence[Sequence[int]], step: int) -> str:
+    """Which ranks had the first loss that was not finite, shortly before ``step``; "" if none stands out."""
+    bad_losses = [[at for at in steps if at > step - STORM_GAP_STEPS] for steps in bad_steps]
+    first = min((min(steps) for steps in bad_losses if steps), default=0)
+    worst = [rank for rank, steps in enumerate(bad_losses) if first in steps]
+    if not worst or len(worst) == len(bad_steps):
+        return ""
+    who = f"rank {worst[0]}" + (f" and {len(worst) - 1:,} others" if len(worst) > 1 else "")
+    return f"{who} had the first loss that was not finite, in step {first:,}"
 
 
 def rows_seconds(ranks: int) -> float:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, cast
 from amptui.base.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.loops.worker import TrainingThread
 from amptui.ranks.agreement.control import RankControl
-from amptui.ranks.meter import RankMeter, RankNumbers
+from amptui.ranks.meter import RankMeter, RankNumbers, blame
 from amptui.ranks.world import LAUNCHER_GONE, World
 from amptui.recipe.request import HANG_SECONDS, ModelSpec, TrainRequest
 from amptui.records.answers import RequestMade
 from amptui.records.control import tell_nobody
 from amptui.records.ranks import RankPhase
-from amptui.records.run import Note, Record, RunFinished, RunStarted
+from amptui.records.run import NonFinite, Note, Record, RunFinished, RunStarted, StepSkipped
 from amptui.records.samples import DeviceSample, GpuSample
 
 if TYPE_CHECKING:
@@ -134,17 +134,30 @@ class RankThread(TrainingThread):
     def _take(self, record: Record) -> None:
         self._meter.add(record)
         self._tell(record)
+        if not isinstance(record, StepSkipped | NonFinite) or getattr(record, "what", "loss") != "loss":
+            return
+        own = self._strategy.own_losses
+        own.judge(record.step)
+        if self._group is not None:
+            self._group.post_bad_steps(own.bad_steps)
 
     def _measure(self) -> RankNumbers:
-        assert self._trainer is not None, "its loop asks"
-        assert self._prepared is not None, "as above"
-        self._trainer.monitor.drain()
-        sample, strategy = self.allocator(), cast("DataParallel", self._prepared.strategy)
-        return self._meter.take_numbers(
-            compute_seconds=strategy.compute_timer.take_seconds(),
+        trainer, own = self._trainer, self._strategy.own_losses
+        assert trainer is not None, "its loop asks"
+        trainer.monitor.drain()
+        sample = self.allocator()
+        numbers = self._meter.take_numbers(
+            compute_seconds=self._strategy.compute_timer.take_seconds(),
             peak_bytes=None if sample is None else sample.peak_allocated_bytes,
             gpu=self._gpus[0] if self._gpus else None,
         )
+        return numbers._replace(overflowed=own.bad_count, trouble_step=own.judged_step)
+
+    @property
+    def _strategy(self) -> "DataParallel":
+        """Once the model is there."""
+        assert self._prepared is not None, "the model is there"
+        return cast("DataParallel", self._prepared.strategy)
 
     def _activity(self) -> tuple[RankPhase, int]:
         if (trainer := self._trainer) is None:
@@ -204,6 +217,8 @@ class RankThread(TrainingThread):
         )
         group.connect()
         self.control.gather = group.gather
+        if self.control.report is not None:
+            self.control.report.bad_steps = group.bad_steps
 
         def lost(error: Exception) -> None:
             self.control.fail(group.explain_lost(error))
@@ -369,9 +384,8 @@ class RankThread(TrainingThread):
         if (rank_error := explain_rank_error(error, self.doing)) is not None:
             return rank_error if rank_error.hint else DeviceError(rank_error.what, hint=self._resume_hint())
         explained = super()._explained(error)
-        report = self.control.report
-        if report is not None and self._trainer and isinstance(explained, ExperimentError):
-            culprits = report.blame(self._trainer.monitor.step, self._world.size)
+        if self._world.leads and self._group and self._trainer and isinstance(explained, ExperimentError):
+            culprits = blame(self._group.bad_steps(), self._trainer.monitor.step)
             if culprits:
                 return ExperimentError(f"{explained.what}; {culprits}", hint=explained.hint)
         return explained

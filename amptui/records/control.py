@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from amptui.records.answers import Refusal, RequestKind, RequestMade, RequestRefused, RequestTaken
@@ -45,9 +45,6 @@ class StepAgreement(Protocol):
 
     def take_probes(self) -> int:
         """Return what all ranks measure in the next step; 0 in nearly all steps."""
-
-    def take_losses(self, step: int, losses: Sequence[float]) -> None:
-        """Take the losses of all ranks in a step whose mean is not finite; rank 0's."""
 
 
 class Control:

@@ -67,7 +67,8 @@ class RanksSampled:
     skipped: tuple[int | None, ...] = ()
     """Steps that the rank's scaler skipped so far."""
     overflowed: tuple[int | None, ...] = ()
-    """Steps so far in which the rank's own loss was NaN or Inf; None before there was one of any rank."""
+    """Steps so far in which the rank's own loss was found to be NaN or Inf; None before one of them was
+    looked at."""
     sm_clock_mhz: tuple[float | None, ...] = ()
     throttled: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The ranks whose clocks are held down, by the reason in NVML's words."""
@@ -98,7 +99,10 @@ class RanksDisagree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksOverflowed:
-    """Which ranks made a step's averages NaN or Inf: their own loss was not finite. Not told of all ranks."""
+    """Which ranks made a step's averages NaN or Inf, told when their rows have arrived.
+
+    Their own loss was not finite. Not told of all ranks.
+    """
 
     time: float
     step: int

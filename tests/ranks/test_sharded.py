@@ -2,14 +2,17 @@
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
 
 from amptui.checkpoint.states import load_weights
-from amptui.ranks.parallel.sharded import blocks_of
+from amptui.ranks.parallel.data_parallel import LossRoot
+from amptui.ranks.parallel.sharded import blocks_of, shard
 from amptui.records.findings import Float16Window
 from amptui.records.ranks import RanksSampled
 from amptui.records.run import EpochFinished
@@ -38,6 +41,32 @@ def test_members_of_lists_are_blocks_and_what_they_share_is_left_to_the_root() -
     ]
     for model, blocks in cases:
         assert blocks_of(model) == blocks
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """The processes of a group: this one."""
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("group")
+def test_the_mean_loss_stays_in_float32() -> None:
+    dtype = torch.bfloat16
+    model = nn.Linear(2, 1, dtype=dtype)
+    root = LossRoot(model, [1])
+    shard(root, 1)
+    mean = root.loss.mean
+    loss = root(lambda: model(torch.ones(1, 2, dtype=dtype)).float().square().mean() + 1 / 3)
+    assert isinstance(loss, Tensor)
+    loss.backward()
+    assert mean.grad is not None
+    assert mean.grad.dtype is torch.float32
+    assert mean.grad.to_local().item() == loss.item()  # type: ignore[attr-defined]
+    assert model.weight.grad is not None
+    assert model.weight.grad.dtype is dtype
 
 
 @pytest.mark.parametrize("fsdp", [False, pytest.param(True, marks=[pytest.mark.ci, pytest.mark.torch])])

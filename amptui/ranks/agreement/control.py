@@ -196,11 +196,6 @@ class RankControl(Control):
             self._agreed = self._agreed._replace(**{name: getattr(NOTHING, name)})
         return agreed
 
-    def take_losses(self, step: int, losses: Sequence[float]) -> None:
-        """See :class:`StepAgreement`."""
-        assert self.report is not None, "of rank 0"
-        self.report.take_losses(step, losses)
-
     @property
     def may_take_checkpoint(self) -> bool:
         """Whether all ranks know that rank 0 has done with every checkpoint that they took."""

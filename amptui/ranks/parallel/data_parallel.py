@@ -1,5 +1,7 @@
-"""DDP around an experiment's loss: gradients are means over all ranks, and each rank gets all losses."""
+"""DDP around an experiment's loss: gradients, and with them the loss, are means over all ranks."""
 
+import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -7,7 +9,6 @@ from time import perf_counter
 from typing import Any, ClassVar, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,19 +17,21 @@ from amptui.device.accelerator import capabilities
 from amptui.device.failure import explain, is_device_lost
 from amptui.loops.strategy import MetricSums, MicroBatch, Strategy
 from amptui.monitor.precision_switch import TrialFailedError
-from amptui.monitor.step_rows import Step
 from amptui.ranks.agreement.board import collectives_by_group
 from amptui.ranks.failure import is_of_a_group
 from amptui.ranks.group import RankGroup
 from amptui.recipe.experiment import Experiment
+from amptui.recipe.trained import loss_weights
 
 R = TypeVar("R")
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 """An odd number: seeds of ranks and neighbouring seeds of runs do not meet."""
 
-_ALL_GATHER_NAMES = ("all_gather_single", "all_gather_into_tensor")
-"""One collective: torch 2.14 introduced the first name and warns of the second, which is all that 2.9 has."""
+_KEPT_STEPS = 512
+"""More than are in flight between the host and the device."""
+
+_KEPT_BAD_STEPS = 128
 
 
 class DataParallel(Strategy):
@@ -47,9 +50,7 @@ class DataParallel(Strategy):
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.compute_timer = ComputeTimer((), self._device)
         """Times nothing where forward and backward contain communication."""
-        self._losses = torch.zeros(self.ranks, device=self._device)
-        """The newest of each rank."""
-        self._arrival: Any = None
+        self.own_losses = OwnLosses(self._device)
         self._alone = False
         """Whether the gradients of this step are averaged only once all ranks have theirs."""
         self._validation_batches: list[int] = []
@@ -81,25 +82,31 @@ class DataParallel(Strategy):
             torch.manual_seed((torch.initial_seed() + self.share.rank * _SEED_STRIDE) % (1 << 63))
 
     def _average(self) -> None:
-        self._root = LossRoot(self._model)
+        self._root = LossRoot(self._model, ())
+        self._mean = self._root.loss.mean
         self._ddp = DistributedDataParallel(self._root)
         self.compute_timer = ComputeTimer(self._model.parameters(), self._device)
 
     def micro_batches(self, step_batches: Sequence[Batch]) -> list[MicroBatch]:
         """See :class:`Strategy`; only the last backward pass communicates: it averages all of them."""
-        last = len(step_batches) - 1
+        samples, last = [count_samples(batch) for batch in step_batches], len(step_batches) - 1
         return [
             MicroBatch(
-                partial(self._compute_loss, batch, first=number == 0, last=number == last),
-                count_samples(batch) * self.ranks,
+                partial(self._compute_loss, batch, weigh, first=number == 0, last=number == last),
+                samples[number] * self.ranks,
                 batch,
             )
-            for number, batch in enumerate(step_batches)
+            for number, (batch, weigh) in enumerate(zip(step_batches, loss_weights(samples), strict=True))
         ]
 
-    def _compute_loss(self, batch: Batch, *, first: bool, last: bool) -> object:
-        """What ``loss()`` returns for this rank's batch."""
+    def _compute_loss(
+        self, batch: Batch, weigh: Callable[[Tensor], Tensor], *, first: bool, last: bool
+    ) -> object:
+        """What ``loss()`` returns for this rank's batch; the step's loss counts ``weigh`` of it."""
         self._group.progress.batches += 1
+        if first:
+            self._mean.grad = None
+        self._root.loss.weigh = weigh
         return self._run(batch, first=first, last=last)
 
     def _run(self, batch: Batch, *, first: bool, last: bool) -> object:
@@ -119,6 +126,7 @@ class DataParallel(Strategy):
             return self._ddp(timed_loss)
 
     def run_passes(self, passes: Callable[[], object], observed_step: int | None) -> None:
+        self.own_losses.step = self.own_losses.step + 1 if observed_step is None else observed_step
         # Without a measurement it is a resumed run's first step, which has compiled before.
         undone, compiles = self.on_trial, self.compiles_first and observed_step is not None
         self.on_trial = self.compiles_first = False
@@ -127,16 +135,10 @@ class DataParallel(Strategy):
         else:
             passes()
 
-    def send_loss(self, step: Step) -> None:
-        assert isinstance(step.loss, Tensor), "the passes have called backward()"
-        own = step.loss.detach().float().reshape(1)
-        # The row of the step before was read on this stream: its memory is free.
-        self._arrival = all_gather(self._losses, own, waits=False)
-
-    def receive_losses(self, step: Step) -> None:
-        self._arrival.wait()
-        step.loss = self._losses.mean()
-        step.rank_losses = self._losses if self.leads else None
+    def mean_loss(self, loss: Tensor) -> Tensor:
+        self.own_losses.keep(loss)
+        mean = self._mean_gradient()
+        return loss if mean is None else mean
 
     def try_alone(self, run: Callable[[], R], *, undone: bool) -> R:
         """What ``run``, the forward and backward passes of a step, returns once all ranks have done theirs.
@@ -162,8 +164,12 @@ class DataParallel(Strategy):
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)  # another rank may have one
                 parameter.grad.div_(self.ranks)
-                dist.all_reduce(parameter.grad)
+                torch.distributed.all_reduce(parameter.grad)
         return result
+
+    def _mean_gradient(self) -> Tensor | None:
+        """The last step's loss, the mean over all ranks and micro-batches; on their device."""
+        return self._mean.grad
 
     def tell_compiling(self, compiling: bool) -> None:  # noqa: ARG002 - both are left out
         self.compute_timer.forget()
@@ -190,7 +196,7 @@ class DataParallel(Strategy):
 
     def synchronize_buffers(self) -> None:
         for buffer in self._model.buffers():
-            dist.broadcast(buffer, src=0)
+            torch.distributed.broadcast(buffer, src=0)
 
     def leave(self) -> None:
         self._group.leave()
@@ -263,21 +269,96 @@ class ComputeTimer:
             self._begin_time = None
 
 
-class LossRoot(nn.Module):
-    """What DDP or FSDP sees as the model, whatever methods of the model itself a loss calls."""
+class OwnLosses:
+    """Keeps a rank's losses of its last steps on the device, and reads one after trouble.
 
-    def __init__(self, model: nn.Module) -> None:
+    DDP averages gradients before anybody checks them: one rank's NaN reaches all. Its own loss tells whose.
+    Of the trainer's thread: :meth:`keep` after each ``step``, :meth:`judge` when the numbers of a step have
+    arrived and show trouble, so that nobody has to wait for the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._has_streams = capabilities(device).timed_events
+        self._side_stream: torch.Stream | None = None
+        self._losses: deque[tuple[int, Tensor]] = deque(maxlen=_KEPT_STEPS)
+        self.step = self.judged_step = 0
+        """The step that is made, and the newest that was judged."""
+        self.bad_steps: deque[int] = deque(maxlen=_KEPT_BAD_STEPS)
+        """The newest in which it was NaN or Inf."""
+        self.bad_count: int | None = None
+        """How many those were; None before a step was judged."""
+
+    def keep(self, loss: Tensor) -> None:
+        """The step was sent to the device; ``loss`` is the rank's own."""
+        self._losses.append((self.step, loss.detach()))
+
+    def judge(self, step: int) -> None:
+        """Find out whether the trouble of ``step`` was in this rank's loss; its numbers have arrived."""
+        loss = next((loss for at, loss in reversed(self._losses) if at == step), None)
+        if loss is None or step <= self.judged_step:
+            return
+        self.judged_step, self.bad_count = step, self.bad_count or 0
+        if not math.isfinite(self._read(loss)):
+            self.bad_count += 1
+            self.bad_steps.append(step)
+
+    def _read(self, value: Tensor) -> float:
+        """A value that the device has computed already: the work of later steps is not waited for."""
+        if value.is_cpu or not self._has_streams:
+            return float(value.item())
+        if self._side_stream is None:
+            self._side_stream = torch.Stream(self._device)
+        with self._side_stream:
+            return float(value.item())
+
+
+class LossRoot(nn.Module):
+    """What DDP or FSDP sees as the model, whatever methods of the model itself a loss calls.
+
+    The gradient of ``loss.mean``, of that ``shape``, is the mean loss of all ranks, at no cost of its own.
+    """
+
+    def __init__(self, model: nn.Module, shape: Sequence[int]) -> None:
         super().__init__()
         self.model = model
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.loss = _MeanLoss(nn.Parameter(torch.zeros(shape, device=device)))
 
-    def forward(self, compute: Callable[[], R]) -> R:
-        return compute()
+    def forward(self, compute: Callable[[], object]) -> object:
+        result = compute()
+        loss = result.get("loss") if isinstance(result, dict) else result
+        if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
+            return result  # backward cannot start there
+        loss = self.loss(loss)
+        return {**result, "loss": loss} if isinstance(result, dict) else loss
 
 
-def all_gather(rows: Tensor, own_row: Tensor, *, waits: bool = True) -> Any:
-    """Fill ``rows``, [ranks * n], with the ``own_row``, [n], of each rank. All have to call it.
+class _MeanLoss(nn.Module):
+    """Passes a loss through."""
 
-    Returns what there is to wait for, if it does not wait itself.
-    """
-    gather = next(getattr(dist, name) for name in _ALL_GATHER_NAMES if hasattr(dist, name))
-    return gather(rows, own_row, async_op=not waits)
+    def __init__(self, mean: nn.Parameter) -> None:
+        super().__init__()
+        self.mean = mean
+        self.weigh: Callable[[Tensor], Tensor] = loss_weights([1])[0]
+        """What the next loss counts for among a step's micro-batches."""
+
+    def forward(self, loss: Tensor) -> Tensor:
+        same_loss: Tensor = _LossAsGradient.apply(loss, self.mean, self.weigh)
+        return same_loss
+
+
+class _LossAsGradient(torch.autograd.Function):
+    """The loss unchanged; backward gives ``mean`` its share as a gradient, whatever the loss scale."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, mean: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(loss)
+        ctx.of_mean, ctx.weigh = mean, weigh
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        (loss,) = ctx.saved_tensors
+        share = ctx.weigh(loss.detach()).reshape(()).to(ctx.of_mean)
+        return gradients[0], share.expand_as(ctx.of_mean).contiguous(), None

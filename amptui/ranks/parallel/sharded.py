@@ -21,11 +21,15 @@ from amptui.data.batches import Batch
 from amptui.device.accelerator import capabilities
 from amptui.probes.gradients import GradientProbe
 from amptui.ranks.group import RankGroup
-from amptui.ranks.parallel.data_parallel import DataParallel, LossRoot, all_gather
+from amptui.ranks.parallel.data_parallel import DataParallel, LossRoot
 from amptui.recipe.experiment import Experiment
 from amptui.recipe.sharding import local_part
 
 T = TypeVar("T")
+
+
+_ALL_GATHER_NAMES = ("all_gather_single", "all_gather_into_tensor")
+"""One collective: torch 2.14 introduced the first name and warns of the second, which is all that 2.9 has."""
 
 
 class ShardedDataParallel(DataParallel):
@@ -50,13 +54,14 @@ class ShardedDataParallel(DataParallel):
         group.check_equal({"parameters": sum(p.numel() for p in model.parameters()), "tensors": len(names)})
         with torch.no_grad():
             for tensor in (*model.parameters(), *model.buffers()):
-                dist.broadcast(tensor, src=0)
-        self._root = LossRoot(model)
+                torch.distributed.broadcast(tensor, src=0)
+        self._root = LossRoot(model, [group.world.size])
         try:
             self._sharded = shard(self._root, group.world.size)
         except (ValueError, NotImplementedError) as error:
             what = f"FSDP cannot shard this model: {' '.join(str(error).split())[:300]}"
             raise ExperimentError(what, hint="train without --fsdp") from error
+        self._mean = self._root.loss.mean  # its part: while weights are gathered, the module has another
 
     def _run(self, batch: Batch, *, first: bool, last: bool) -> object:  # noqa: ARG002 - nothing is timed
         self._sharded.set_requires_gradient_sync(last)
@@ -72,6 +77,12 @@ class ShardedDataParallel(DataParallel):
     def evaluate(self, compute: Callable[[], T]) -> T:
         result: T = self._root(compute)
         return result
+
+    def _mean_gradient(self) -> Tensor | None:
+        if (gradient := super()._mean_gradient()) is None:
+            return None
+        with torch.no_grad():
+            return local_part(gradient).reshape(())
 
     def gradients(self, model: nn.Module) -> GradientProbe:
         return ShardedGradients(model, self.ranks)
@@ -176,11 +187,21 @@ class ShardedGradients(GradientProbe):
         return rows.view(self._ranks, -1)
 
 
+def all_gather(rows: Tensor, own_row: Tensor) -> None:
+    """Fill ``rows``, [ranks * n], with the ``own_row``, [n], of each rank. All have to call it."""
+    gather = next(getattr(dist, name) for name in _ALL_GATHER_NAMES if hasattr(dist, name))
+    gather(rows, own_row)
+
+
 def shard(root: LossRoot, ranks: int) -> FSDPModule:
-    """Shard the blocks, then the rest."""
-    mesh = init_device_mesh(next(root.parameters()).device.type, (ranks,))
-    for block in blocks_of(root.model):
+    """Shard the blocks, then the rest; parameters of other types than float32 have no room for the loss."""
+    mesh = init_device_mesh(root.loss.mean.device.type, (ranks,))
+    blocks = blocks_of(root.model)
+    for block in blocks:
         fully_shard(block, mesh=mesh)
+    inside = {parameter for block in blocks for parameter in block.parameters()}
+    if any(p.dtype is not torch.float32 for p in root.model.parameters() if p not in inside):
+        fully_shard(root.loss, mesh=mesh)
     return fully_shard(root, mesh=mesh)
 
 
