@@ -74,6 +74,8 @@ class FreshSamples:
         """Of the model, since the last pass."""
         self.begins_step = True
         """Whether no call has been seen since the last step: losses of one batch are of the same samples."""
+        self.may_feed_itself = False
+        """Whether the model has run more than once since the last step: inputs may be what it made."""
         self.is_told = self.counts_inputs = False
         """Whether the loop says what it has loaded; whether inputs are counted as the model is called."""
         self._data_parallel = self._usual_size = 0
@@ -105,6 +107,11 @@ class FreshSamples:
         """What the newest call was given and is there still, by index or keyword."""
         return [(str(name), tensor) for name, ref in self._newest if (tensor := ref()) is not None]
 
+    def newest_batch(self) -> list[tuple[str, Tensor]]:
+        """Those inputs, if no model has made them as far as that shows."""
+        inputs = [] if self.may_feed_itself else self.newest_inputs()
+        return [(name, tensor) for name, tensor in inputs if tensor.grad_fn is None]
+
     def load(self, samples: int, *, adds: bool) -> None:
         """The loop says that it has loaded a batch; ``adds``: the batches before it are not used up."""
         if self.counts_inputs:
@@ -125,7 +132,10 @@ class FreshSamples:
             remove()
 
     def _see(self, _model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not is_grad_enabled() or is_dynamo_compiling() or get_ident() != self._thread:
+        if is_dynamo_compiling() or get_ident() != self._thread:
+            return
+        if not is_grad_enabled():
+            self.may_feed_itself = True
             return
         before, version, begins_step = self._newest, self._version, self.begins_step
         self.calls, self.begins_step = self.calls + 1, False
@@ -135,7 +145,7 @@ class FreshSamples:
         else:
             size = self._size_of(args, kwargs)
         if self.calls > 1:
-            self.samples = None  # a pass of several calls
+            self.samples, self.may_feed_itself = None, True  # a pass of several calls
         elif not size or size > (self._usual_size or size):  # a last batch may be smaller
             self.close()
         else:
@@ -246,7 +256,7 @@ class NonFiniteOrigin:
         # A script's class may refuse anything: then the cause stays unknown.
         with suppress(RuntimeError, TypeError, NotImplementedError):
             largest = largest_inputs((), dict(inputs))
-            measured_model = model or nn.Module()
+            measured_model = nn.Module() if model is None else model
             weights = largest_of((n, p) for n, p in measured_model.named_parameters() if p.requires_grad)
             # Inf is meant to be in a mask, but not in BatchNorm's running statistics.
             buffers = [name for name, _ in measured_model.named_buffers()]

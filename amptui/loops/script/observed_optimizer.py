@@ -415,7 +415,6 @@ class ObservedOptimizer(PassAccount, Monitor):
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
         loop_step, count = self._loop_step, passes.count
         self.step += 1
-        self._fresh_samples.begins_step = True
         loop_step.lrs, self._usual_passes = self._step_lrs, count
         if self._layer_changes != self._loop.layer_changes:
             self._look_at_layers()
@@ -445,6 +444,7 @@ class ObservedOptimizer(PassAccount, Monitor):
                 self._usual_precision = passes.precision
         if (loss := passes.loss) is not None and not (self._reads_later or math.isfinite(loss)):
             self._measure_origin(loop_step.precision, at_once=True)
+        self._fresh_samples.begins_step, self._fresh_samples.may_feed_itself = True, False
         if self.step >= self._look_step or self._ended >= self._look_due:
             self._look()
 
@@ -456,11 +456,12 @@ class ObservedOptimizer(PassAccount, Monitor):
         loop_step.number, loop_step.epoch, loop_step.ended = step, self.epoch, ended
         loop_step.precision, loop_step.lrs = backward.precision, self._step_lrs
         loop_step.samples = self._samples or self._trained_samples or 0
-        self._ended, self._trained_samples, self._fresh_samples.begins_step = ended, 0, True
+        self._ended, self._trained_samples = ended, 0
         backward.is_used, self.passes, self.witness, self._witness_gradient = True, [], None, None
         self._readback.push((loss,), loop_step, timed=True)
         if not (self._reads_later or math.isfinite(loss)):
             self._measure_origin(backward.precision, at_once=True)
+        self._fresh_samples.begins_step, self._fresh_samples.may_feed_itself = True, False
         if step >= self._look_step or ended >= self._look_due:
             self._look()
 
@@ -518,7 +519,10 @@ class ObservedOptimizer(PassAccount, Monitor):
 
         A monitor that traces modules only looks at the batch.
         """
-        traces, inputs = self.keeper is not None, self._fresh_samples.newest_inputs()
+        traces, fresh = self.keeper is not None, self._fresh_samples
+        inputs = fresh.newest_batch() if at_once else fresh.newest_inputs()
+        if at_once and not self._loop.is_alone:
+            inputs = []  # of a model that another one feeds
         if not (self.name or self.is_sharded) and (inputs if at_once else not traces):
             model = None if traces else self._model()
             self._origin.measure(model, inputs, self.step, precision, is_last=is_last)
