@@ -91,7 +91,7 @@ class Recipe(Experiment):
     step_ms: float = 0.0
     """How long a training loss takes at least: a person has time to press a key."""
     trail: str = ""
-    """A file to which each training loss adds a line: its number, the batch's images."""
+    """A file to which each training loss adds a line: its number, the rank, the batch's images."""
 
     def load_data(self, request: DataRequest) -> Data:
         generator = torch.Generator().manual_seed(request.seed)
@@ -163,7 +163,7 @@ class Recipe(Experiment):
         """Note what the batch holds, and end the process where the environment says so."""
         if self.sampled is not None:
             numbers = (images[:, 0, 0, 0].float() * 255).round().int().tolist()
-            print(self.calls.count, *numbers, file=self.sampled, flush=True)
+            print(self.calls.count, os.environ.get("RANK", "0"), *numbers, file=self.sampled, flush=True)
         kind, _, at = os.environ.get("END_AT", "").partition(" ")
         if at == str(self.calls.count):
             journal = Path(self.trail).with_name("run") / "journal.jsonl"

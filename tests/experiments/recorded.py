@@ -83,10 +83,10 @@ def _same(ours: Any, by_hand: Any) -> bool:
     return both_nan or bool(ours == by_hand)
 
 
-def order_of(folder: Path, ranks: int = 1) -> list[list[int]]:
+def order_of(folder: Path) -> list[list[int]]:
     """The images of each training batch, of all ranks; of one that was made again, the last time's."""
-    by_call: dict[int, list[list[int]]] = {}
+    by_call: dict[int, dict[int, list[int]]] = {}
     for line in (folder / "trail").read_text().splitlines():
-        call, *numbers = map(int, line.split())
-        by_call.setdefault(call, []).append(numbers)
-    return [[*chain(*by_call[call][-ranks:])] for call in sorted(by_call)]
+        call, rank, *numbers = map(int, line.split())
+        by_call.setdefault(call, {})[rank] = numbers
+    return [[*chain(*(ranks[rank] for rank in sorted(ranks)))] for _, ranks in sorted(by_call.items())]

@@ -126,5 +126,4 @@ def test_the_command_line_trains_as_a_loop_by_hand(
         assert ended.returncode == STATUSES[end.partition(" ")[0]], ended.stderr.decode()
     # Of these amptui chooses the order: a permutation for each epoch.
     is_ours = training.recipe.get("data", "arrays") in ("arrays", "dataset")
-    order = order_of(tmp_path, training.nproc or 1) if is_ours else ()
-    assert_same_run(tmp_path, Loop(training, order=order).run())
+    assert_same_run(tmp_path, Loop(training, order=order_of(tmp_path) if is_ours else ()).run())
