@@ -34,7 +34,7 @@ def test_the_code_is_clean(command: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-MAX_LINES = 51_400
+MAX_LINES = 51_402
 """Of all files below ``amptui``; it only falls. Whoever raises it says in the commit what that buys."""
 
 

@@ -150,13 +150,13 @@ class Loop:
         for rank in range(self.ranks):  # one after another what they do at once
             self.recipe.calls.count = calls
             self.optimizer.zero_grad()
-            own = [(x.chunk(self.ranks)[rank], y.chunk(self.ranks)[rank]) for x, y in batches]
-            losses.append(self.backward(precision, own, samples))
+            own_batches = [(x.chunk(self.ranks)[rank], y.chunk(self.ranks)[rank]) for x, y in batches]
+            losses.append(self.backward(precision, own_batches, samples))
             gradients.append([p.grad / self.ranks for p in parameters if p.grad is not None])
         if self.ranks > 1:
             for parameter, *means in zip(parameters, *gradients, strict=True):
                 parameter.grad = torch.stack(means).sum(0)
-        known: Step = {name: float(sum(of[name] for of in losses)) / self.ranks for name in losses[0]}
+        known: Step = {name: float(sum(own[name] for own in losses)) / self.ranks for name in losses[0]}
         if scales:
             scaler.unscale_(self.optimizer)
         if (limit := self.training.clip_norm) is not None:

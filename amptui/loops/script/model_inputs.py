@@ -108,8 +108,10 @@ class FreshSamples:
         return [(str(name), tensor) for name, ref in self._newest if (tensor := ref()) is not None]
 
     def newest_batch(self) -> list[tuple[str, Tensor]]:
-        """Those inputs, if no model has made them as far as that shows."""
+        """Those inputs, if no model has made or changed them as far as that shows."""
         inputs = [] if self.may_feed_itself else self.newest_inputs()
+        if inputs and inputs[0][1]._version != self._version:
+            return []  # changed in place since
         return [(name, tensor) for name, tensor in inputs if tensor.grad_fn is None]
 
     def load(self, samples: int, *, adds: bool) -> None:
@@ -240,7 +242,7 @@ class NonFiniteOrigin:
                     cause, lost = "buffer", names
             if is_last and (not lost or cause in self._causes):
                 return
-            self._causes |= {cause, "weights"} if lost else {cause}
+            self._causes |= {cause, "weights"} if lost and cause != "buffer" else {cause}
             self._emit(
                 ModulesTraced(
                     time=now,
